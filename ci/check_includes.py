@@ -33,7 +33,7 @@ ROOMS = {
     "engine": ("sampling", "scheduling", "drafting", "decoding"),
 }
 GGML_LAYERS = ("core", "gguf", "quant", "cuda", "graph")
-GGML_FILES = {"kv/kv_store.cpp"}
+GGML_FILES = {"kv/kv_store.cpp", "kv/kv_store_transfer.cpp"}
 PURE = {
     "kv": {
         "block_pool",
@@ -45,6 +45,8 @@ PURE = {
         "cache_ledger",
         "cache_pool",
         "sequence_cache",
+        "sequence_cache_tiers",
+        "block_tiers",
     },
     "engine": {
         "scheduler",

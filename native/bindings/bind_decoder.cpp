@@ -12,6 +12,7 @@
 #include "engine/drafting/head_drafter.h"
 #include "engine/drafting/lookup_drafter.h"
 #include "engine/drafting/model_drafter.h"
+#include "kv/prefix_file.h"
 
 namespace quire::bindings {
 namespace py = pybind11;
@@ -136,6 +137,14 @@ py::object embedding_of(const py::object &self) {
     return py::array_t<float>({n}, event.logits.data(), self);
 }
 
+using MediaNames = std::vector<std::tuple<int64_t, int64_t, py::bytes>>;
+
+PrefixText prefix_text(std::vector<int32_t> tokens, std::string salt, std::string adapter, const MediaNames &media) {
+    PrefixText text{std::move(tokens), {std::move(adapter), {}, std::move(salt)}, {}};
+    for (const auto &[begin, end, digest] : media) text.media.push_back({begin, end, std::string(digest)});
+    return text;
+}
+
 void bind_mask_job(py::module_ &m) {
     py::class_<MaskJob>(m, "MaskJob")
         .def_property_readonly("request_id", [](const MaskJob &self) { return static_cast<uint64_t>(self.request); })
@@ -183,6 +192,8 @@ void bind_event(py::module_ &m) {
         .def_readonly("stop_reason", &Event::stop_reason)
         .def_readonly("n_prompt_tokens", &Event::n_prompt_tokens)
         .def_readonly("n_cached_tokens", &Event::n_cached_tokens)
+        .def_readonly("n_host_tokens", &Event::n_host_tokens)
+        .def_readonly("n_disk_tokens", &Event::n_disk_tokens)
         .def_readonly("n_generated_tokens", &Event::n_generated_tokens)
         .def_readonly("n_drafted_tokens", &Event::n_drafted_tokens)
         .def_readonly("n_accepted_tokens", &Event::n_accepted_tokens)
@@ -205,13 +216,20 @@ void bind_decoder_config(py::module_ &m) {
         .def_readonly("priority_s", &DynamicWeights::priority_s)
         .def_readonly("token_s", &DynamicWeights::token_s)
         .def_readonly("turn_priority", &DynamicWeights::turn_priority);
+    py::class_<CacheTiersConfig>(m, "CacheTiersConfig")
+        .def(py::init([](uint64_t ram_bytes, std::string disk_folder, uint64_t disk_bytes, std::string model,
+                         bool always_reads) {
+                 return CacheTiersConfig{ram_bytes, std::move(disk_folder), disk_bytes, std::move(model), always_reads};
+             }),
+             py::kw_only(), py::arg("ram_bytes") = 0, py::arg("disk_folder") = "", py::arg("disk_bytes") = 0,
+             py::arg("model") = py::bytes(), py::arg("always_reads") = false);
     const DecoderConfig defaults;
     py::class_<DecoderConfig>(m, "DecoderConfig")
         .def(py::init([](int64_t n_ctx, const std::string &policy, DynamicWeights weights,
                          std::optional<int> max_step_tokens, std::optional<int> max_running,
                          std::optional<int> kept_back_blocks, int max_preemptions, int snapshot_tokens,
                          std::optional<double> step_s, std::string speculation, int draft_max, int draft_min,
-                         std::optional<int32_t> decoder_start) {
+                         std::optional<int32_t> decoder_start, CacheTiersConfig tiers) {
                  if (step_s && !(*step_s > 0))
                      throw RequestError("decoder", cat("step_s is ", *step_s, ": expected a positive number"));
                  return DecoderConfig{{n_ctx, scheduling_policy(policy), weights, max_step_tokens, max_running,
@@ -219,6 +237,7 @@ void bind_decoder_config(py::module_ &m) {
                                       std::move(speculation),
                                       {draft_max, draft_min},
                                       step_s,
+                                      std::move(tiers),
                                       decoder_start};
              }),
              py::kw_only(), py::arg("n_ctx"), py::arg("policy") = name(defaults.policy),
@@ -227,7 +246,8 @@ void bind_decoder_config(py::module_ &m) {
              py::arg("max_preemptions") = defaults.max_preemptions,
              py::arg("snapshot_tokens") = defaults.snapshot_tokens, py::arg("step_s") = py::none(),
              py::arg("speculation") = defaults.speculation, py::arg("draft_max") = defaults.drafts.draft_max,
-             py::arg("draft_min") = defaults.drafts.draft_min, py::arg("decoder_start") = py::none())
+             py::arg("draft_min") = defaults.drafts.draft_min, py::arg("decoder_start") = py::none(),
+             py::arg("tiers") = CacheTiersConfig())
         .def_readonly("speculation", &DecoderConfig::speculation)
         .def_property_readonly("draft_max", [](const DecoderConfig &self) { return self.drafts.draft_max; })
         .def_property_readonly("draft_min", [](const DecoderConfig &self) { return self.drafts.draft_min; })
@@ -243,7 +263,36 @@ void bind_decoder_config(py::module_ &m) {
         .def_readonly("snapshot_tokens", &DecoderConfig::snapshot_tokens);
 }
 
+void bind_tier_stats(py::module_ &m) {
+    py::class_<TierStats>(m, "TierStats")
+        .def_readonly("budget_bytes", &TierStats::budget_bytes)
+        .def_readonly("used_bytes", &TierStats::used_bytes)
+        .def_readonly("n_entries", &TierStats::n_entries)
+        .def_readonly("n_written", &TierStats::n_written)
+        .def_readonly("n_read", &TierStats::n_read)
+        .def_readonly("n_dropped", &TierStats::n_dropped)
+        .def_readonly("n_damaged", &TierStats::n_damaged)
+        .def_readonly("n_evicted", &TierStats::n_evicted)
+        .def_readonly("written_bytes", &TierStats::written_bytes)
+        .def_readonly("read_bytes", &TierStats::read_bytes);
+    const auto tier = [](TierKind kind) {
+        return [kind](const CacheTiersStats &self) -> std::optional<TierStats> {
+            for (size_t i = 0; i < self.tiers.size(); ++i)
+                if (self.kinds[i] == kind) return self.tiers[i];
+            return std::nullopt;
+        };
+    };
+    py::class_<CacheTiersStats>(m, "CacheTiersStats")
+        .def_property_readonly("host", tier(TierKind::host))
+        .def_property_readonly("disk", tier(TierKind::disk))
+        .def_readonly("queued_bytes", &CacheTiersStats::queued_bytes)
+        .def_readonly("n_refused", &CacheTiersStats::n_refused)
+        .def_readonly("read_bytes_per_s", &CacheTiersStats::read_bytes_per_s)
+        .def_readonly("compute_tokens_per_s", &CacheTiersStats::compute_tokens_per_s);
+}
+
 void bind_stats(py::module_ &m) {
+    bind_tier_stats(m);
     const auto of_scheduler = [](int64_t SchedulerStats::*figure) {
         return [figure](const DecoderStats &self) { return self.scheduler.*figure; };
     };
@@ -268,6 +317,9 @@ void bind_stats(py::module_ &m) {
         .def_property_readonly("n_computed_tokens", of_scheduler(&SchedulerStats::n_computed_tokens))
         .def_property_readonly("n_recomputed_tokens", of_scheduler(&SchedulerStats::n_recomputed_tokens))
         .def_property_readonly("n_lost_hit_tokens", of_scheduler(&SchedulerStats::n_lost_hit_tokens))
+        .def_property_readonly("n_host_hit_tokens", of_scheduler(&SchedulerStats::n_host_hit_tokens))
+        .def_property_readonly("n_disk_hit_tokens", of_scheduler(&SchedulerStats::n_disk_hit_tokens))
+        .def_readonly("tiers", &DecoderStats::tiers)
         .def_readonly("drafters", &DecoderStats::drafters)
         .def_readonly("n_steps", &DecoderStats::n_steps)
         .def_readonly("n_failed_steps", &DecoderStats::n_failed_steps)
@@ -311,6 +363,9 @@ void bind_decoder(py::module_ &m) {
     bind_mask_job(m);
     bind_decoder_config(m);
     bind_stats(m);
+    m.def(
+        "prefix_note", [](const std::string &path) { return py::bytes(PrefixFileReader::note_of(path)); },
+        py::arg("path"));
     py::class_<Decoder>(m, "Decoder")
         .def(py::init([](std::shared_ptr<Executor> executor, std::shared_ptr<VocabInfo> vocab,
                          const DecoderConfig &config, std::vector<std::shared_ptr<Drafter>> drafters) {
@@ -367,6 +422,26 @@ void bind_decoder(py::module_ &m) {
         .def_property_readonly("n_steps", &Decoder::n_steps)
         .def_property_readonly("n_ctx", &Decoder::n_ctx)
         .def_property_readonly("closed", &Decoder::closed)
+        .def(
+            "export_prefix",
+            [](Decoder &self, std::vector<int32_t> tokens, const std::string &path, std::string salt,
+               std::string adapter, const MediaNames &media, const std::string &note) {
+                const PrefixText text = prefix_text(std::move(tokens), std::move(salt), std::move(adapter), media);
+                py::gil_scoped_release release;
+                return self.export_prefix(text, path, note);
+            },
+            py::arg("token_ids"), py::arg("path"), py::kw_only(), py::arg("salt") = py::bytes(),
+            py::arg("adapter") = py::bytes(), py::arg("media") = MediaNames(), py::arg("note") = py::bytes())
+        .def(
+            "import_prefix",
+            [](Decoder &self, std::vector<int32_t> tokens, const std::string &path, std::string salt,
+               std::string adapter, const MediaNames &media) {
+                const PrefixText text = prefix_text(std::move(tokens), std::move(salt), std::move(adapter), media);
+                py::gil_scoped_release release;
+                return self.import_prefix(text, path);
+            },
+            py::arg("token_ids"), py::arg("path"), py::kw_only(), py::arg("salt") = py::bytes(),
+            py::arg("adapter") = py::bytes(), py::arg("media") = MediaNames())
         .def("stats", &Decoder::stats)
         .def("close", &Decoder::close, Free());
 }

@@ -60,17 +60,23 @@ std::optional<BlockId> BlockPool::allocate() {
 BlockId BlockPool::take_oldest() {
     const BlockId block{*cached_.front()};
     unlist(block);
-    n_evictions_ += at(block).hash.has_value();
-    unpublish(block);
+    evict(block);
     return block;
+}
+
+void BlockPool::evict(BlockId block) {
+    const auto &hash = at(block).hash;
+    if (!hash) return;
+    ++n_evictions_;
+    ledger_->offer(group_, index(block), *hash, TierOffer::evicted);
+    unpublish(block);
 }
 
 BlockId BlockPool::take_next() {
     if (!halves_) return take_oldest();
     const BlockId block{last_ = *halves_->next_after(last_)};
     unlist(block);
-    ++n_evictions_;
-    unpublish(block);
+    evict(block);
     return block;
 }
 
@@ -133,6 +139,8 @@ bool BlockPool::publish(BlockId block, const PrefixHash &hash) {
     if (published.hash) throw InternalError("block_pool", cat("block ", index(block), " already has another hash"));
     if (!by_hash_.try_emplace(hash, block).second) return false;
     published.hash = hash;
+    // A snapshot may soon give way to the next one: its sequence offers those that stay.
+    if (group_ != CacheEdit::states) ledger_->offer(group_, index(block), hash, TierOffer::published);
     return true;
 }
 

@@ -101,6 +101,7 @@ class BlockPool {
     void set_free(BlockId block);
     BlockId take_oldest();
     BlockId take_next();
+    void evict(BlockId block);
     void unlist(BlockId block);
     void require_by_age() const;
     void require_halves() const;

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "kv/block_tiers.h"
+
 namespace quire {
 
 class BlockPool;
@@ -22,11 +24,16 @@ struct CacheEdit {
     enum class Kind {
         copy, // the contents of `from` to `to`
         discard, // the contents of `from` are not needed any more, and its memory is counted elsewhere
+        offer, // the contents of `from`, which are those of `name`, go to the tiers below if they want them
+        load, // `data` from the tiers below to `to`
     };
     static constexpr int states = -1;
     Kind kind;
     int group; // the group of blocks, or `states`
     int32_t from, to = 0;
+    PrefixHash name = {};
+    TierOffer why = TierOffer::published;
+    TierData data = {};
 };
 
 class CacheLedger {
@@ -40,7 +47,12 @@ class CacheLedger {
     size_t filled_bytes() const { return filled_bytes_; }
     size_t available_bytes() const { return size_bytes_ - held_bytes_; } // cached blocks can be evicted
     std::vector<CacheEdit> take_edits() { return std::exchange(edits_, {}); }
-    void add(CacheEdit edit) { edits_.push_back(edit); }
+    void add(CacheEdit edit) { edits_.push_back(std::move(edit)); }
+    // Contents that others may want are offered to them from now on.
+    void make_offers() { makes_offers_ = true; }
+    void offer(int group, int32_t block, const PrefixHash &name, TierOffer why) {
+        if (makes_offers_) add({CacheEdit::Kind::offer, group, block, 0, name, why});
+    }
     void check() const; // InternalError names the invariant that broke
 
   private:
@@ -55,6 +67,7 @@ class CacheLedger {
     size_t size_bytes_;
     size_t held_bytes_ = 0, filled_bytes_ = 0;
     uint64_t clock_ = 0;
+    bool makes_offers_ = false;
     std::vector<BlockPool *> pools_;
     std::vector<CacheEdit> edits_;
 };

@@ -89,6 +89,17 @@ CacheStats CachePool::stats() const {
     return stats;
 }
 
+bool CachePool::load(const TierEntry &entry) {
+    BlockPool &pool = pool_of(entry.key.group);
+    if (pool.find(entry.key.name)) return false;
+    const auto block = pool.allocate();
+    if (!block) return false;
+    ledger_->add({CacheEdit::Kind::load, entry.key.group, 0, index(*block), entry.key.name, {}, entry.data});
+    pool.publish(*block, entry.key.name);
+    pool.release(*block);
+    return true;
+}
+
 void CachePool::forget_published() {
     for (const auto &group : groups_) group->forget_published();
     if (states_) states_->forget_published();

@@ -72,11 +72,22 @@ class CachePool {
         ledger_->add({CacheEdit::Kind::copy, group, index(from), index(to)});
     }
     std::vector<CacheEdit> take_edits() { return ledger_->take_edits(); }
+    void make_offers() { ledger_->make_offers(); } // to the tiers below
+    void offer_state(BlockId slot, const PrefixHash &name) {
+        ledger_->offer(CacheEdit::states, index(slot), name, TierOffer::published);
+    }
+    // Contents from the tiers below can be found from now on.  False: they could before, or there is no room.
+    bool load(const TierEntry &entry);
+    std::optional<BlockId> find(const TierKey &key) const { return pool_of(key.group).find(key.name); }
+    bool has(const TierKey &key) const { return find(key).has_value(); }
     void forget_published(); // nothing can be found any more: an edit failed
     CacheStats stats() const;
     void check() const; // InternalError names the invariant that broke
 
   private:
+    BlockPool &pool_of(int group) const {
+        return group == CacheEdit::states ? *states_ : *groups_[static_cast<size_t>(group)];
+    }
     CachePoolSpec spec_;
     std::shared_ptr<CacheLedger> ledger_;
     std::vector<std::shared_ptr<BlockPool>> groups_;

@@ -57,6 +57,12 @@ class KvStore {
     // The block's or slot's contents are not needed any more: its pages may go back to the system.
     void discard_block(int group, int block) const;
     void discard_state(int slot) const;
+    // The contents of a block in all layers of the group: for each layer its K, then its V.  A store that has a part of
+    // the layers reads and writes those alone, in their places.
+    void read_block(int group, int block, uint8_t *to) const;
+    void write_block(int group, int block, const uint8_t *from) const;
+    void read_state(int slot, uint8_t *to) const; // each state of each layer
+    void write_state(int slot, const uint8_t *from) const;
 
   private:
     struct Copy {
@@ -67,6 +73,14 @@ class KvStore {
     using Place = std::pair<int, int>;
     void copy(const std::vector<Copy> &copies, Place from, Place to) const;
     void keep_order(Place from, Place to) const;
+    struct Part { // one array's part of the contents of a block or a state
+        const Tensor *tensor;
+        size_t at, offset, bytes; // there, and within the contents
+    };
+    std::vector<Part> parts_of_block(int group, int block) const;
+    std::vector<Part> parts_of_state(int slot) const;
+    void read(const std::vector<Part> &parts, uint8_t *to) const;
+    void write(const std::vector<Part> &parts, const uint8_t *from) const;
     void check_block(int group, int block) const;
     void check_state(int slot) const;
     template <class Use> void for_states(const Use &use) const { // use(array, bytes of a slot)

@@ -41,23 +41,22 @@ int64_t SequenceCache::first_needed(size_t group, int64_t n_blocks) const {
     return pool_->lifetime(group).first_seen(n_blocks * pool_->block_tokens()) / pool_->block_tokens();
 }
 
-// The last block that the pool lacks, among those that a group needs for a prefix of n_blocks.
-std::optional<int64_t> SequenceCache::last_missing(size_t group, std::span<const PrefixHash> hashes,
-                                                   int64_t n_blocks) const {
-    const BlockPool &blocks = *pool_->group(group);
+// The last block that is missing, among those that a group needs for a prefix of n_blocks.
+std::optional<int64_t> SequenceCache::last_missing(size_t group, std::span<const PrefixHash> hashes, int64_t n_blocks,
+                                                   const Has &has) const {
     for (int64_t i = n_blocks - 1; i >= first_needed(group, n_blocks); --i)
-        if (!blocks.find(hashes[static_cast<size_t>(i)])) return i;
+        if (!has({static_cast<int>(group), hashes[static_cast<size_t>(i)]})) return i;
     return std::nullopt;
 }
 
 // Blocks of the longest prefix, of at most n_blocks, for which every group has what it needs and there is a snapshot.
-int64_t SequenceCache::fitting_prefix(std::span<const PrefixHash> hashes, int64_t n_blocks) const {
+int64_t SequenceCache::fitting_prefix(std::span<const PrefixHash> hashes, int64_t n_blocks, const Has &has) const {
     const auto lacks_state = [&] {
-        return pool_->has_states() && !pool_->states().find(hashes[static_cast<size_t>(n_blocks) - 1]);
+        return pool_->has_states() && !has({CacheEdit::states, hashes[static_cast<size_t>(n_blocks) - 1]});
     };
     const auto missing = [&]() -> std::optional<int64_t> {
         for (size_t i = 0; i < tables_.size(); ++i) {
-            const auto block = is_source(i) ? std::nullopt : last_missing(i, hashes, n_blocks);
+            const auto block = is_source(i) ? std::nullopt : last_missing(i, hashes, n_blocks, has);
             if (block) return block;
         }
         return std::nullopt;
@@ -97,7 +96,7 @@ CacheMatch SequenceCache::match(const Names &names, int64_t max_tokens) const {
         n_blocks = tables_[i].match(hashes, n_blocks * pool_->block_tokens()).n_blocks;
         rows_tell = true;
     }
-    const int64_t n_fitting = fitting_prefix(hashes, n_blocks);
+    const int64_t n_fitting = fitting_prefix(hashes, n_blocks, [this](const TierKey &key) { return pool_->has(key); });
     match.n_tokens = n_fitting * pool_->block_tokens();
     match.n_lost_tokens = rows_tell ? (n_blocks - n_fitting) * pool_->block_tokens() : 0;
     for (size_t i = 0; i < tables_.size(); ++i) {
@@ -231,6 +230,7 @@ void SequenceCache::snapshot(std::span<const PrefixHash> hashes, SnapshotKind ki
     pool_->copy(CacheEdit::states, *state_, *slot);
     states.publish(*slot, hash);
     states.release(*slot);
+    if (kind != SnapshotKind::rolling) pool_->offer_state(*slot, hash);
     snapshots_.push_back({*slot, hash, n_blocks, kind});
 }
 
@@ -294,8 +294,10 @@ void SequenceCache::release_snapshot() {
 void SequenceCache::release() {
     int32_t n_blocks = 0;
     if (!snapshots_.empty()) {
-        n_blocks = snapshots_.back().n_blocks;
-        snapshots_.back().kind = SnapshotKind::message;
+        Snapshot &last = snapshots_.back();
+        n_blocks = last.n_blocks;
+        if (last.kind == SnapshotKind::rolling && is_there(last)) pool_->offer_state(last.slot, last.hash);
+        last.kind = SnapshotKind::message;
     }
     for (const BlockTable &table : tables_) n_blocks = std::max(n_blocks, table.n_blocks());
     for (; n_blocks > 0; --n_blocks) {

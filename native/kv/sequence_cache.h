@@ -8,6 +8,7 @@
 // Rows of a source text are written as a whole, and stay until all is released.  They are found as a whole, too.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -54,6 +55,15 @@ class SequenceCache {
     };
     // The longest prefix of at most max_tokens tokens for which every group has what it needs; changes nothing.
     CacheMatch match(const Names &names, int64_t max_tokens) const;
+    // A longer prefix, with what the tiers below have: its tokens, and all of it that the pool lacks.
+    struct Below {
+        int64_t n_tokens = 0;
+        std::vector<TierKey> keys;
+    };
+    Below match_below(const Names &names, int64_t max_tokens, BlockTiers &tiers) const;
+    std::vector<TierKey> keys_of(const Names &names, int64_t n_blocks) const; // all that a prefix needs
+    // Blocks and states that the match needs are evicted last.
+    void touch(const Names &names, const CacheMatch &match) const;
     // True if a sequence of n_tokens can take the match, and leave n_kept_back blocks of each group that grows free.
     bool has_room_for(const Names &names, const CacheMatch &match, int64_t n_tokens, int64_t n_kept_back) const;
     // Shares the match and reserves what computing n_tokens takes, and the source.  The cache must be empty.
@@ -95,8 +105,10 @@ class SequenceCache {
         int32_t n_blocks;
         SnapshotKind kind;
     };
-    int64_t fitting_prefix(std::span<const PrefixHash> hashes, int64_t n_blocks) const;
-    std::optional<int64_t> last_missing(size_t group, std::span<const PrefixHash> hashes, int64_t n_blocks) const;
+    using Has = std::function<bool(const TierKey &)>;
+    int64_t fitting_prefix(std::span<const PrefixHash> hashes, int64_t n_blocks, const Has &has) const;
+    std::optional<int64_t> last_missing(size_t group, std::span<const PrefixHash> hashes, int64_t n_blocks,
+                                        const Has &has) const;
     int64_t first_needed(size_t group, int64_t n_blocks) const;
     int64_t blocks_ahead(size_t group, int64_t first_block, int64_t n_tokens) const;
     void take_state(std::span<const PrefixHash> hashes, const CacheMatch &match);

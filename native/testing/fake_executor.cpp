@@ -1,6 +1,7 @@
 #include "testing/fake_executor.h"
 
 #include <chrono>
+#include <cstring>
 #include <limits>
 #include <thread>
 
@@ -76,6 +77,36 @@ void FakeExecutor::discard_block(int group, int block) {
 }
 
 void FakeExecutor::discard_state(int slot) { state(slot) = {0, -1, false}; }
+
+void FakeExecutor::read_block(int group, int block, uint8_t *to) {
+    const auto g = static_cast<size_t>(group);
+    const size_t bytes = static_cast<size_t>(options_.block_tokens) * sizeof(Slot);
+    std::memset(to, 0, layout_.groups()[g].block_bytes);
+    std::memcpy(to, &slot(g, int64_t{block} * options_.block_tokens), bytes);
+}
+
+void FakeExecutor::write_block(int group, int block, const uint8_t *from) {
+    const size_t bytes = static_cast<size_t>(options_.block_tokens) * sizeof(Slot);
+    std::memcpy(&slot(static_cast<size_t>(group), int64_t{block} * options_.block_tokens), from, bytes);
+}
+
+void FakeExecutor::read_state(int slot, uint8_t *to) {
+    const Seen &seen = state(slot);
+    const int64_t n_tokens = seen.n_tokens * 2 + seen.is_nan;
+    std::memset(to, 0, layout_.state_bytes());
+    require(layout_.state_bytes() >= sizeof seen.hash + sizeof n_tokens, "a state is too small to be read");
+    std::memcpy(to, &seen.hash, sizeof seen.hash);
+    std::memcpy(to + sizeof seen.hash, &n_tokens, sizeof n_tokens);
+}
+
+void FakeExecutor::write_state(int slot, const uint8_t *from) {
+    Seen &seen = state(slot);
+    int64_t n_tokens;
+    std::memcpy(&seen.hash, from, sizeof seen.hash);
+    std::memcpy(&n_tokens, from + sizeof seen.hash, sizeof n_tokens);
+    seen.n_tokens = n_tokens / 2;
+    seen.is_nan = n_tokens % 2 != 0;
+}
 
 void FakeExecutor::check_limits(const StepBatch &batch) const {
     const auto n_rows = static_cast<int>(batch.tokens.size());

@@ -65,6 +65,11 @@ class FakeExecutor : public Executor {
     void copy_state(int from, int to) override;
     void discard_block(int group, int block) override;
     void discard_state(int slot) override;
+    // A state takes 16 bytes, so n_state must be 4 or more.
+    void read_block(int group, int block, uint8_t *to) override;
+    void write_block(int group, int block, const uint8_t *from) override;
+    void read_state(int slot, uint8_t *to) override;
+    void write_state(int slot, const uint8_t *from) override;
     float *run(const StepBatch &batch) override;
     void encode(const StepBatch &batch) override;
 

@@ -71,8 +71,11 @@ void bind_pools(py::module_ &m) {
         .def("take_edits", [](CachePool &self) { return self.take_edits(); })
         .def("check", &CachePool::check);
     py::class_<CacheEdit>(m, "CacheEdit")
-        .def_property_readonly(
-            "kind", [](const CacheEdit &self) { return self.kind == CacheEdit::Kind::copy ? "copy" : "discard"; })
+        .def_property_readonly("kind",
+                               [](const CacheEdit &self) {
+                                   static const char *const names[] = {"copy", "discard", "offer", "load"};
+                                   return names[static_cast<int>(self.kind)];
+                               })
         .def_property_readonly("group",
                                [](const CacheEdit &self) {
                                    return self.group == CacheEdit::states ? std::nullopt : std::optional(self.group);

@@ -272,6 +272,8 @@ Event ActiveRequest::finish_event(int index, const Ending &ending, double now_s)
     finish.stop_reason = ending.stop_reason;
     finish.n_prompt_tokens = n_prompt_tokens();
     finish.n_cached_tokens = n_cached;
+    finish.n_host_tokens = n_from_host;
+    finish.n_disk_tokens = n_from_disk;
     finish.n_generated_tokens = choice.n_generated;
     finish.n_drafted_tokens = choice.n_drafted;
     finish.n_accepted_tokens = choice.n_accepted;

@@ -40,7 +40,8 @@ Decoder::Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const Vocab
                  const DecoderConfig &config, std::vector<std::shared_ptr<Drafter>> drafters)
     : executor_(std::move(executor)), vocab_(std::move(vocab)), n_ctx_(config.n_ctx),
       decoder_start_(config.decoder_start), speculation_(config.speculation),
-      loop_(executor_, config, std::move(drafters)), masks_(std::make_shared<MaskExchange>(vocab_->n_vocab)) {
+      identity_(tier_identity(config.tiers.model, executor_->cache())), loop_(executor_, config, std::move(drafters)),
+      masks_(std::make_shared<MaskExchange>(vocab_->n_vocab)) {
     vocab_->validate();
     if (vocab_->n_vocab != executor_->n_vocab())
         throw ShapeError("decoder",
@@ -54,6 +55,7 @@ Decoder::Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const Vocab
     loop_.speculator().set(speculation_); // its name holds
     loop_.speculator().require_features(executor_->n_features());
     stats_ = loop_.stats();
+    if (loop_.tiers() != nullptr) loop_.tiers()->on_arrival([this] { push(ArrivalCommand{}); });
     thread_ = std::thread([this] { run(); });
 }
 
@@ -142,14 +144,6 @@ void Decoder::cancel(RequestId request) { push(CancelCommand{request}); }
 void Decoder::pause(RequestId request) { push(PauseCommand{request, true}); }
 void Decoder::resume(RequestId request) { push(PauseCommand{request, false}); }
 
-template <class Work> auto Decoder::ask(Work work) {
-    auto task =
-        std::make_shared<std::packaged_task<std::invoke_result_t<Work, DecoderLoop &>(DecoderLoop &)>>(std::move(work));
-    auto result = task->get_future();
-    inbox_.push(LoopCommand{[task](DecoderLoop &loop) { (*task)(loop); }});
-    return result.get();
-}
-
 PinnedPrefixes::Pinned Decoder::pin(Request request) {
     require_task(request);
     require_media(request);
@@ -186,13 +180,17 @@ DecoderStats Decoder::stats() const {
     std::lock_guard lock(stats_mutex_);
     DecoderStats stats = stats_;
     stats.n_steps = n_steps();
+    if (loop_.tiers() != nullptr) stats.tiers = loop_.tiers()->stats();
     return stats;
 }
 
 void Decoder::close() {
     inbox_.close();
     masks_->close();
-    std::call_once(joined_, [this] { thread_.join(); });
+    std::call_once(joined_, [this] {
+        thread_.join();
+        if (loop_.tiers() != nullptr) loop_.tiers()->close();
+    });
 }
 
 void Decoder::apply(Command &command) {
@@ -234,6 +232,7 @@ void Decoder::run() {
         publish();
     }
     loop_.cancel_all();
+    loop_.step(); // offers what has been computed to the tiers below the pool
     loop_.check();
     publish();
     outbox_.close();

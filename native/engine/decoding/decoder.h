@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,6 +31,7 @@ struct LogitsCommand {
     int choice;
     std::vector<float> logits;
 };
+struct ArrivalCommand {}; // contents have arrived from the tiers below the pool
 struct MaskCommand { // the mask that a choice waits for is there
     RequestId request;
     int choice;
@@ -37,8 +39,8 @@ struct MaskCommand { // the mask that a choice waits for is there
 struct LoopCommand { // work between two steps
     std::function<void(DecoderLoop &)> work;
 };
-using Command =
-    std::variant<std::unique_ptr<ActiveRequest>, CancelCommand, PauseCommand, LogitsCommand, MaskCommand, LoopCommand>;
+using Command = std::variant<std::unique_ptr<ActiveRequest>, CancelCommand, PauseCommand, LogitsCommand, MaskCommand,
+                             ArrivalCommand, LoopCommand>;
 
 // The inbox.  Many producers, one consumer.
 class Inbox {
@@ -93,6 +95,13 @@ class Decoder {
     int64_t n_steps() const { return n_steps_.load(std::memory_order_relaxed); }
     DecoderStats stats() const;
     int64_t n_ctx() const { return n_ctx_; }
+    // Saves the longest prefix of a text that the cache has to a file, and returns its number of tokens.  `note` is kept
+    // in the file.  RequestError if the cache has none; CapacityError if the disk is full.
+    int64_t export_prefix(const PrefixText &text, const std::string &path, const std::string &note);
+    // Loads what a file has of a text into the pool, as far as there is room, and returns the tokens that the cache has
+    // now.  What the file has under other names, of another text or salt, is left out.  LoadError for a file that is
+    // damaged or of another model.
+    int64_t import_prefix(const PrefixText &text, const std::string &path);
     // Cancels every request and joins the thread; the last events can still be read.
     void close();
     bool closed() { return inbox_.closed(); }
@@ -100,6 +109,7 @@ class Decoder {
   private:
     void run();
     void push(Command command); // a no-op after close()
+    void require_prefixes() const;
     void apply(Command &command);
     template <class Work> auto ask(Work work); // its result, once the thread has done it
     DrafterSet drafters_for(const Request &request) const;
@@ -112,6 +122,7 @@ class Decoder {
     const int64_t n_ctx_;
     const std::optional<int32_t> decoder_start_;
     const std::string speculation_;
+    const TierIdentity identity_; // names the contents of the cache in files
     DecoderLoop loop_; // the thread's
     const std::shared_ptr<MaskExchange> masks_;
     Inbox inbox_;
@@ -123,5 +134,13 @@ class Decoder {
     std::once_flag joined_;
     std::thread thread_; // last: it uses all of the above
 };
+
+template <class Work> auto Decoder::ask(Work work) {
+    auto task =
+        std::make_shared<std::packaged_task<std::invoke_result_t<Work, DecoderLoop &>(DecoderLoop &)>>(std::move(work));
+    auto result = task->get_future();
+    inbox_.push(LoopCommand{[task](DecoderLoop &loop) { (*task)(loop); }});
+    return result.get();
+}
 
 } // namespace quire

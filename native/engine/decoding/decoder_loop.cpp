@@ -23,7 +23,13 @@ DecoderLoop::DecoderLoop(const std::shared_ptr<Executor> &executor, const Decode
                          std::vector<std::shared_ptr<Drafter>> drafters)
     : runner_(executor), scheduler_(scheduler_config(config, *executor), cache_pool(*executor)),
       pace_(config.step_s, least_step_tokens, scheduler_.config().max_step_tokens),
-      speculator_(std::move(drafters), config.drafts) {}
+      speculator_(std::move(drafters), config.drafts) {
+    // Nothing is found in a cache where a prompt is one item.
+    if (!config.tiers.is_used() || scheduler_.pool().keeps_nothing() || executor->undivided_prompts()) return;
+    tiers_ = std::make_shared<CacheTiers>(config.tiers, executor->cache());
+    runner_.use_tiers(tiers_);
+    scheduler_.use_tiers(tiers_);
+}
 
 void DecoderLoop::start(std::unique_ptr<ActiveRequest> owned) {
     ActiveRequest &request = *owned;
@@ -105,7 +111,7 @@ bool DecoderLoop::step() {
     const Plan plan = scheduler_.plan_within(now_s(), pace_.tokens());
     if (plan.items.empty()) {
         if (!plan.edits.empty()) run(plan);
-        return !plan.preempted.empty() || !plan.yielded.empty();
+        return !plan.preempted.empty() || !plan.yielded.empty() || plan.n_loaded > 0;
     }
     announce(plan);
     prefetch_masks(plan);
@@ -113,6 +119,7 @@ bool DecoderLoop::step() {
     if (!run(plan)) return true;
     const double step_s = now_s() - started_s;
     pace_.took(plan.n_tokens, step_s);
+    if (tiers_) tiers_->computed(plan.n_tokens, step_s);
     scheduler_.commit(plan);
     for (const PlanItem &item : plan.items) {
         const std::span<const float> features = runner_.features(item);
@@ -141,6 +148,8 @@ void DecoderLoop::announce(const Plan &plan) {
         if (request.admitted_s) continue; // it was preempted meanwhile
         request.admitted_s = now_s();
         request.n_cached = scheduler_.sequence(id).n_cached;
+        request.n_from_host = scheduler_.sequence(id).n_from_host;
+        request.n_from_disk = scheduler_.sequence(id).n_from_disk;
         if (request.request.admission != Admission::announced) continue;
         events_.push_back(request.event(EventKind::admitted, 0));
         events_.back().n_cached_tokens = request.n_cached;

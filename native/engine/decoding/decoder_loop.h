@@ -18,6 +18,7 @@
 #include "core/clock.h"
 #include "engine/decoding/active_request.h"
 #include "engine/decoding/decoder_config.h"
+#include "engine/decoding/prefix_text.h"
 #include "engine/decoding/step_pace.h"
 #include "engine/scheduling/step_runner.h"
 
@@ -37,6 +38,7 @@ struct DecoderStats {
     CacheStats cache;
     int64_t n_pins = 0, n_pinned_bytes = 0, n_most_pinned_bytes = 0; // n_pins: prefixes kept from eviction
     int64_t n_pins_given_way = 0; // pins that were dropped so that a request could run
+    std::optional<CacheTiersStats> tiers; // below the pool
     std::vector<DrafterStats> drafters; // in the order in which they are asked
     int64_t n_failed_checks = 0; // checks of the invariants, when idle
     std::string failed_check;    // message of the last failed check
@@ -50,6 +52,7 @@ class DecoderLoop {
     // For any thread: checks whether a request can fit at all, and which drafters there are.
     const Scheduler &scheduler() const { return scheduler_; }
     const Speculator &speculator() const { return speculator_; }
+    CacheTiers *tiers() const { return tiers_.get(); } // null: none
 
     void start(std::unique_ptr<ActiveRequest> request);
     void cancel(RequestId id); // a no-op for unknown requests, which have ended already
@@ -60,8 +63,16 @@ class DecoderLoop {
     void unpin(PinId id) { scheduler_.unpin(id); }
     // Frozen: no step runs, and requests wait.
     void freeze(bool frozen) { frozen_ = frozen; }
-    void forget_prefixes() { scheduler_.forget_published(); } // no later request finds them
+    void forget_prefixes() { // no later request finds them
+        scheduler_.forget_published();
+        if (tiers_) tiers_->retire();
+    }
     void resume(RequestId id, int choice); // the mask that a choice waited for is there
+    // Prefixes of texts on their way to a file and back: decoder_prefixes.cpp.
+    std::vector<PrefixHash> names_of(const PrefixText &text) const; // for any thread
+    SequenceCache::Below find_prefix(std::span<const PrefixHash> names);
+    std::vector<TierEntry> read_prefix(std::span<const TierKey> keys); // some of the first ones
+    void load_prefix(const std::vector<TierEntry> &entries);
     // Runs one step; false when nothing can run before the next command.
     bool step();
     void fail_all(ErrorKind kind, const std::string &message);
@@ -110,6 +121,7 @@ class DecoderLoop {
     // Calls `work` for a request; an exception ends that request alone.  Forgets the request when it has ended.
     void guarded(ActiveRequest &request, const std::function<void()> &work);
 
+    std::shared_ptr<CacheTiers> tiers_; // null: none
     StepRunner runner_;
     Scheduler scheduler_;
     StepPace pace_;

@@ -90,6 +90,7 @@ struct Event {
     std::variant<std::monostate, int32_t, std::string> stop_reason; // the token or string that ended the choice
     int64_t n_prompt_tokens = 0; // finish
     int64_t n_cached_tokens = 0; // admitted, finish: of the prompt, found in the cache
+    int64_t n_host_tokens = 0, n_disk_tokens = 0; // finish: of those, found in these tiers below the pool
     int64_t n_read_tokens = 0;   // progress: of the prompt, those found in the cache included
     int64_t n_generated_tokens = 0; // finish
     int64_t n_drafted_tokens = 0;   // finish: computed because a drafter proposed them

@@ -222,6 +222,7 @@ void Scheduler::pause(SequenceId id) {
     if (s.is_paused) return;
     ++n_plans_;
     s.is_paused = true;
+    s.forget_fetch();
     if (s.queue != SequenceQueue::running) return;
     std::erase(running_, &s);
     vacate(s);

@@ -27,6 +27,9 @@
 // A sequence that finds too little room for an image comes first in the next step: then others may have to wait, but
 // never in two steps in a row.
 //
+// Below the pool there may be tiers (kv/block_tiers.h).  A sequence that finds a longer prefix there waits, while others
+// go on, until what it needs has been read; each plan takes a limited part of it into the pool.
+//
 // Drafted tokens are rows behind a sequence's last one (scheduler_draft.cpp): computed in the same step, wherever
 // they take nothing from anybody.  Each append() after it says whether the next of them was right; the rest is taken
 // back.
@@ -79,6 +82,7 @@ struct Plan {
     std::vector<SequenceId> yielded; // preempted in favour of another key
     int32_t n_tokens = 0; // those of sources included
     int32_t n_logit_rows = 0;
+    size_t n_loaded = 0; // blocks and states that came from the tiers below
 };
 
 struct SchedulerStats {
@@ -94,6 +98,7 @@ struct SchedulerStats {
     int64_t n_lost_hit_tokens = 0;
     int64_t n_drafted_tokens = 0; // computed; those that were right count as computed tokens as well
     int64_t n_accepted_tokens = 0; // drafted tokens that were right
+    int64_t n_host_hit_tokens = 0, n_disk_hit_tokens = 0; // tokens of admitted sequences that tiers below had
 };
 
 class Scheduler {
@@ -143,10 +148,13 @@ class Scheduler {
     void unpin(PinId id) { pins_.remove(id); }
     const PinnedPrefixes &pins() const { return pins_; }
 
-    void forget_published() { // the cache's contents were lost
-        pins_.clear();
-        pool_->forget_published();
-    }
+    void forget_published(); // the cache's contents were lost
+    // Contents are looked for in the tiers, too, and offered to them.
+    void use_tiers(std::shared_ptr<BlockTiers> tiers);
+    // The longest prefix in the cache, the tiers included, and all keys that it needs.
+    SequenceCache::Below find_prefix(const SequenceCache::Names &names, int64_t n_tokens);
+    void load(const std::vector<TierEntry> &entries); // into the pool, as far as there is room
+    std::vector<CacheEdit> take_edits() { return pool_->take_edits(); } // to be made as those of a plan
 
     const Sequence &sequence(SequenceId id) const { return const_cast<Scheduler *>(this)->find(id); }
     const std::vector<Sequence *> &running() const { return running_; }
@@ -184,6 +192,10 @@ class Scheduler {
     void run_running(Plan &plan, Budget &budget);
     void admit_waiting(Plan &plan, Budget &budget);
     bool admit(Sequence &sequence, Plan &plan, Budget &budget);
+    bool ask_tiers(Sequence &sequence, const CacheMatch &match); // scheduler_tiers.cpp
+    bool take_from_tiers(Sequence &sequence, CacheMatch &match, Plan &plan);
+    void count_tier_tokens(Sequence &sequence, int64_t n_found);
+    SequenceCache::Names names(Sequence &s) const { return {hashes(s), s.names_of_source.blocks}; }
     bool prefix_in_flight(std::span<const PrefixHash> hashes, int64_t n_matched, int64_t max_tokens) const;
     void require_source(int64_t n_source) const;
     void require_whole_prompt(int64_t n_prompt, int64_t max_tokens, LogitRows rows) const;
@@ -222,6 +234,8 @@ class Scheduler {
     SchedulerConfig config_;
     std::shared_ptr<CachePool> pool_;
     PinnedPrefixes pins_;
+    std::shared_ptr<BlockTiers> tiers_; // null: none
+    size_t load_bytes_left_ = 0; // for the plan that is being made
     PolicyRanks ranks_;
     std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
     std::vector<Sequence *> waiting_;

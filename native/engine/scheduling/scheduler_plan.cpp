@@ -13,6 +13,8 @@ int64_t logit_rows(const Sequence &s, int64_t first, int64_t n) {
     return std::max<int64_t>(0, first + n - std::max(first, s.next_logit));
 }
 
+constexpr size_t most_loaded_bytes = size_t{32} << 20; // in one plan: copying them takes time from others
+
 } // namespace
 
 void Scheduler::Budget::hold(const Sequence &decoding, int sign) {
@@ -42,6 +44,7 @@ Plan Scheduler::plan_within(double now_s, int step_tokens) {
         whole_texts ? config_.max_step_tokens : std::clamp(step_tokens, config_.max_running, config_.max_step_tokens);
     Budget budget{n_tokens, config_.max_step_logit_rows,
                   config_.max_step_kv_tokens.value_or(std::numeric_limits<int64_t>::max())};
+    load_bytes_left_ = most_loaded_bytes;
     media_turn_ = std::exchange(media_waits_, std::nullopt);
     order_running();
     yield_place(plan);
@@ -162,6 +165,7 @@ void Scheduler::vacate(Sequence &s) {
     s.n_computed = 0;
     s.is_encoded = false;
     s.queue = SequenceQueue::waiting;
+    s.forget_fetch();
     waiting_.push_back(&s);
 }
 
@@ -210,9 +214,14 @@ bool Scheduler::admit(Sequence &s, Plan &plan, Budget &budget) {
     if (prefix_in_flight(known, match.n_tokens, s.next_logit)) return true;
     const bool first = running_.empty();
     const int kept_back = first ? 0 : config_.kept_back_blocks.value_or(static_cast<int>(running_.size()));
+    if (tiers_ && !ask_tiers(s, match)) return true;
     while (!s.cache.has_room_for(names, match, s.n_tokens(), kept_back)) {
         if (!first || !pins_.give_way()) return false;
         match = s.cache.match(names, s.next_logit); // which blocks are free has changed
+    }
+    if (s.fetch) {
+        if (!take_from_tiers(s, match, plan)) return true;
+        if (!s.cache.has_room_for(names, match, s.n_tokens(), kept_back)) return false;
     }
     if (is_guarded(s) && !room_for_guarded(s)) return false;
     s.is_encoded = match.has_source;
@@ -225,6 +234,7 @@ bool Scheduler::admit(Sequence &s, Plan &plan, Budget &budget) {
     if (!s.was_preempted()) s.n_cached = n_found;
     (s.was_preempted() ? totals_.n_recovered_tokens : totals_.n_prefix_hit_tokens) += n_found;
     totals_.n_lost_hit_tokens += match.n_lost_tokens;
+    if (tiers_) count_tier_tokens(s, n_found);
     s.cache.take(names, match, s.n_tokens()); // and all blocks, so that its prefill needs no room later
     s.n_computed = s.n_found = match.n_tokens;
     s.n_encoded_again = s.was_preempted() ? s.n_unencoded() : 0;

@@ -48,9 +48,11 @@ void Scheduler::share_step(Budget &budget) const {
     budget.rows_of_key = std::max<int64_t>(1, (budget.logit_rows - budget.held_rows) / n);
 }
 
-// The first waiting sequence, except those that are about to find more of their prompt in the cache.
+// The first waiting sequence, except those that are about to find more of their prompt in the cache or
+// in the tiers below.
 Sequence *Scheduler::first_waiting(const RankedSequences &waiting) {
     for (const auto &[rank, s] : waiting) {
+        if (s->fetch) continue;
         const auto known = hashes(*s);
         const CacheMatch match = s->cache.match({known, s->names_of_source.blocks}, s->next_logit);
         if (!prefix_in_flight(known, match.n_tokens, s->next_logit)) return s;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -80,11 +81,21 @@ struct Sequence {
     int n_yields = 0; // how often it gave up its place to another key, or while nobody read its answer
     bool is_paused = false; // nobody reads its answer: it does not run
     int64_t n_cached = 0; // prompt tokens found in the cache when first admitted
+    std::unique_ptr<TierFetch> fetch; // contents on their way from the tiers below
+    std::optional<TierKey> first_fetched;
+    bool has_asked_tiers = false; // since it began to wait
+    int64_t n_before_tiers = 0; // tokens in the pool when it asked
+    size_t host_bytes = 0, disk_bytes = 0; // that came from the tiers since then
+    int64_t n_from_host = 0, n_from_disk = 0; // prompt tokens of n_cached that the tiers had
     int64_t n_once_computed = 0; // as many were computed before a preemption
     int64_t n_found = 0; // tokens found in the cache when last admitted
     int64_t n_turns = 0; // that its key has had with it since then
     int64_t n_encoded_again = 0; // tokens of its source that were encoded again since then
 
+    void forget_fetch() {
+        fetch.reset();
+        has_asked_tiers = false;
+    }
     int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
     int64_t n_pending() const { return n_tokens() - n_computed; }
     bool has_work() const { return next_logit < n_tokens(); } // otherwise it waits for a token from outside

@@ -1,5 +1,6 @@
 #include "engine/scheduling/step_runner.h"
 
+#include <new>
 #include <utility>
 
 #include "engine/scheduling/batch.h"
@@ -14,10 +15,43 @@ StepRunner::StepRunner(std::shared_ptr<Executor> executor)
 
 void StepRunner::make(const CacheEdit &edit) {
     const bool is_state = edit.group == CacheEdit::states;
-    if (edit.kind == CacheEdit::Kind::copy)
+    switch (edit.kind) {
+    case CacheEdit::Kind::copy:
         is_state ? executor_->copy_state(edit.from, edit.to) : executor_->copy_block(edit.group, edit.from, edit.to);
-    else
+        break;
+    case CacheEdit::Kind::discard:
         is_state ? executor_->discard_state(edit.from) : executor_->discard_block(edit.group, edit.from);
+        break;
+    case CacheEdit::Kind::offer: offer(edit); break;
+    case CacheEdit::Kind::load: load(edit); break;
+    }
+}
+
+void StepRunner::offer(const CacheEdit &edit) {
+    const TierKey key{edit.group, edit.name};
+    if (!tiers_ || !tiers_->wants(key, edit.why)) return;
+    try {
+        tiers_->put(key, contents(edit.group, edit.from), edit.why);
+    } catch (const std::bad_alloc &) { // the tiers go without it
+    }
+}
+
+TierData StepRunner::contents(int group, int block) {
+    const CacheLayout &layout = executor_->cache();
+    const bool is_state = group == CacheEdit::states;
+    TierData data(is_state ? layout.state_bytes() : layout.groups()[static_cast<size_t>(group)].block_bytes);
+    is_state ? executor_->read_state(block, data.fill()) : executor_->read_block(group, block, data.fill());
+    return data;
+}
+
+TierData StepRunner::read(const TierKey &key, const CachePool &pool) {
+    const auto block = pool.find(key);
+    return block ? contents(key.group, index(*block)) : TierData();
+}
+
+void StepRunner::load(const CacheEdit &edit) {
+    edit.group == CacheEdit::states ? executor_->write_state(edit.to, edit.data.data())
+                                    : executor_->write_block(edit.group, edit.to, edit.data.data());
 }
 
 void StepRunner::make_edits(const Plan &plan) {

@@ -21,6 +21,9 @@ struct StepWants {
 class StepRunner {
   public:
     explicit StepRunner(std::shared_ptr<Executor> executor);
+    void use_tiers(std::shared_ptr<BlockTiers> tiers) { tiers_ = std::move(tiers); }
+    // Contents that the pool has under a name; no data if it has none.
+    TierData read(const TierKey &key, const CachePool &pool);
     // Throws what the executor throws; then nobody knows whose contents lie where.
     void make_edits(const Plan &plan);
     // Throws what the executor throws; then the contents of the plan's sequences are unknown.  `features`: of all
@@ -33,8 +36,12 @@ class StepRunner {
 
   private:
     void make(const CacheEdit &edit);
+    void offer(const CacheEdit &edit);
+    TierData contents(int group, int block);
+    void load(const CacheEdit &edit);
     std::vector<float> tapped(size_t end, size_t n) const;
     std::shared_ptr<Executor> executor_;
+    std::shared_ptr<BlockTiers> tiers_; // null: none
     size_t n_vocab_, n_strips_, n_hidden_, n_taps_, n_features_, n_features_read_;
     std::vector<float> media_rows_; // for the step that runs
     StepBatch batch_, source_batch_;

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
+#include "core/error.h"
 #include "graph/trace/step_batch.h"
 #include "kv/cache_spec.h"
 
@@ -36,6 +38,12 @@ class Executor {
     // Contents that are lost: the memory may go back to the system until it is written again.
     virtual void discard_block(int group, int block) = 0;
     virtual void discard_state(int slot) = 0;
+    // Contents of a block in every layer of the group, of CacheGroup::block_bytes, or of a state, of
+    // CacheLayout::state_bytes(); the order within them is the executor's own.  UnsupportedError if there is no way.
+    virtual void read_block(int group, int block, uint8_t *to);
+    virtual void write_block(int group, int block, const uint8_t *from);
+    virtual void read_state(int slot, uint8_t *to);
+    virtual void write_state(int slot, const uint8_t *from);
     // Logits [logit_rows.size(), n_vocab], the caller's until the next call, to change as well; where the likeliest are
     // enough, others may be -inf.  Throws Error; the cache's
     // contents of the step's slots are then undefined, everything else is untouched.
@@ -67,5 +75,12 @@ class Executor {
     // Those of the last run's logit rows [logit_rows.size(), n_hidden], where it wanted them; valid until the next run.
     virtual const float *hidden() { return nullptr; }
 };
+
+inline void Executor::read_block(int, int, uint8_t *) { throw UnsupportedError("executor", "cannot read the cache"); }
+inline void Executor::write_block(int, int, const uint8_t *) {
+    throw UnsupportedError("executor", "cannot write to the cache");
+}
+inline void Executor::read_state(int, uint8_t *) { throw UnsupportedError("executor", "cannot read states"); }
+inline void Executor::write_state(int, const uint8_t *) { throw UnsupportedError("executor", "cannot write states"); }
 
 } // namespace quire

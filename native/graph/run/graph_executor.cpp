@@ -283,6 +283,18 @@ void GraphExecutor::discard_block(int group, int block) {
 void GraphExecutor::discard_state(int slot) {
     for (const auto &store : stores_) store->discard_state(slot);
 }
+void GraphExecutor::read_block(int group, int block, uint8_t *to) {
+    for (const auto &store : stores_) store->read_block(group, block, to);
+}
+void GraphExecutor::write_block(int group, int block, const uint8_t *from) {
+    for (const auto &store : stores_) store->write_block(group, block, from);
+}
+void GraphExecutor::read_state(int slot, uint8_t *to) {
+    for (const auto &store : stores_) store->read_state(slot, to);
+}
+void GraphExecutor::write_state(int slot, const uint8_t *from) {
+    for (const auto &store : stores_) store->write_state(slot, from);
+}
 
 // The batch comes from our own scheduler, so a violation is a bug; yet it would read or write outside of memory.
 void GraphExecutor::check(const StepBatch &batch, Kind kind) const {

@@ -39,6 +39,10 @@ class GraphExecutor : public Executor {
     void copy_state(int from, int to) override;
     void discard_block(int group, int block) override;
     void discard_state(int slot) override;
+    void read_block(int group, int block, uint8_t *to) override;
+    void write_block(int group, int block, const uint8_t *from) override;
+    void read_state(int slot, uint8_t *to) override;
+    void write_state(int slot, const uint8_t *from) override;
     float *run(const StepBatch &batch) override;
     void encode(const StepBatch &batch) override;
     int n_hidden() const override { return static_cast<int>(trace_.n_hidden()); }

@@ -235,6 +235,11 @@ class Event:
     def n_read_tokens(self) -> int:
         """Tokens of the prompt that are processed so far, including those found in the cache."""
     @property
+    def n_host_tokens(self) -> int:
+        """finish: of ``n_cached_tokens``, those found in memory of the host; ``n_disk_tokens`` were found on disk."""
+    @property
+    def n_disk_tokens(self) -> int: ...
+    @property
     def n_generated_tokens(self) -> int: ...
     @property
     def n_drafted_tokens(self) -> int:
@@ -267,6 +272,29 @@ class DynamicWeights:
     def turn_priority(self) -> float: ...
 
 @final
+class CacheTiersConfig:
+    """The tiers below the pool of blocks: memory of the host, then files in a folder (docs/cache.md).
+
+    Args:
+        ram_bytes: Budget of the host's memory; 0 for no such tier.
+        disk_folder: Folder of files; "" for no such tier.
+        disk_bytes: Budget of the folder, for the files of all models.
+        model: Names all that the cache's contents depend on beside their names: weights, adapters, changed keys, kernels.
+            The types, the layout and the version of the format are added to it.
+        always_reads: Read contents even if computing them is faster.
+    """
+
+    def __init__(
+        self,
+        *,
+        ram_bytes: int = 0,
+        disk_folder: str = "",
+        disk_bytes: int = 0,
+        model: bytes = b"",
+        always_reads: bool = False,
+    ) -> None: ...
+
+@final
 class DecoderConfig:
     """The configuration of a decoder; arguments not listed here are those of ``SchedulerConfig``.
 
@@ -280,6 +308,7 @@ class DecoderConfig:
         draft_min: Number of tokens drafted regardless of their cost.
         decoder_start: The token before every answer of an encoder-decoder model, whose encoder reads the prompt of at
             most ``n_ctx`` tokens.
+        tiers: Tiers of the cache below the pool of blocks.
     """
 
     def __init__(
@@ -298,6 +327,7 @@ class DecoderConfig:
         draft_max: int = 16,
         draft_min: int = 0,
         decoder_start: int | None = None,
+        tiers: CacheTiersConfig = ...,
     ) -> None: ...
     @property
     def decoder_start(self) -> int | None: ...
@@ -402,6 +432,55 @@ class DrafterStats:
         """The reason why it is no longer used, or ""."""
 
 @final
+class TierStats:
+    """Figures of one tier of the cache; numbers are of entries: blocks of a group, or recurrent states."""
+
+    @property
+    def budget_bytes(self) -> int: ...
+    @property
+    def used_bytes(self) -> int:
+        """On a disk, bytes of all models, as far as this process knows."""
+    @property
+    def n_entries(self) -> int:
+        """On a disk, entries that this process wrote or read."""
+    @property
+    def n_written(self) -> int: ...
+    @property
+    def n_read(self) -> int: ...
+    @property
+    def n_dropped(self) -> int:
+        """Entries that found no room, on the disk or in the queue of those to be written."""
+    @property
+    def n_damaged(self) -> int:
+        """Files that were not what their names said; they were removed."""
+    @property
+    def n_evicted(self) -> int: ...
+    @property
+    def written_bytes(self) -> int: ...
+    @property
+    def read_bytes(self) -> int: ...
+
+@final
+class CacheTiersStats:
+    """Figures of the tiers below the pool; None for a tier that is not used."""
+
+    @property
+    def host(self) -> TierStats | None: ...
+    @property
+    def disk(self) -> TierStats | None: ...
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait to be written."""
+    @property
+    def n_refused(self) -> int:
+        """Prefixes that were not read because computing them is faster."""
+    @property
+    def read_bytes_per_s(self) -> float:
+        """Speed of the disk; 0 while it is unknown, like ``compute_tokens_per_s``."""
+    @property
+    def compute_tokens_per_s(self) -> float: ...
+
+@final
 class DecoderStats:
     """Statistics after the last step: those of ``SchedulerStats``, of the pool, and the decoder's own totals."""
 
@@ -433,6 +512,14 @@ class DecoderStats:
     def n_recomputed_tokens(self) -> int: ...
     @property
     def n_lost_hit_tokens(self) -> int: ...
+    @property
+    def n_host_hit_tokens(self) -> int:
+        """Tokens of admitted sequences that were in memory of the host; ``n_disk_hit_tokens`` were on disk."""
+    @property
+    def n_disk_hit_tokens(self) -> int: ...
+    @property
+    def tiers(self) -> CacheTiersStats | None:
+        """The tiers below the pool; None if there are none."""
     @property
     def n_steps(self) -> int: ...
     @property
@@ -479,6 +566,9 @@ class DecoderStats:
         """How often the pool's invariants were broken when the decoder went idle; ``failed_check`` names one."""
     @property
     def failed_check(self) -> str: ...
+
+def prefix_note(path: str) -> bytes:
+    """Return the note in a file of ``Decoder.export_prefix``.  LoadError if it is missing or damaged."""
 
 @final
 class Decoder:
@@ -572,5 +662,42 @@ class Decoder:
     @property
     def closed(self) -> bool: ...
     def stats(self) -> DecoderStats: ...
+    def export_prefix(
+        self,
+        token_ids: Sequence[int],
+        path: str,
+        *,
+        salt: bytes = b"",
+        adapter: bytes = b"",
+        media: Sequence[tuple[int, int, bytes]] = [],
+        note: bytes = b"",
+    ) -> int:
+        """Save the longest prefix of a text that the cache has to a file; return its number of tokens.
+
+        The file is private, and replaced as a whole.  ``salt``, ``adapter`` and ``media`` (first row, end and digest of
+        each) are those of the requests that computed it; ``note`` is kept in the file for ``prefix_note``.
+
+        Raises:
+            RequestError: The cache has nothing of the text.
+            CapacityError: The disk is full, or parts of the text were evicted meanwhile.
+            LoadError: The file cannot be made.
+            UnsupportedError: The model keeps no prefixes.
+        """
+    def import_prefix(
+        self,
+        token_ids: Sequence[int],
+        path: str,
+        *,
+        salt: bytes = b"",
+        adapter: bytes = b"",
+        media: Sequence[tuple[int, int, bytes]] = [],
+    ) -> int:
+        """Load what a file of ``export_prefix`` has of a text into the pool; return how many of its tokens are cached.
+
+        Contents that were saved under another salt or for other tokens are left out.
+
+        Raises:
+            LoadError: The file is missing, damaged, or of another model, adapter, type, kernel or version.
+        """
     def close(self) -> None:
         """Cancel all requests, join the thread and release all blocks.  The last events can still be waited for."""

@@ -1,0 +1,121 @@
+#include "kv/tier_record.h"
+
+#include <bit>
+#include <cstring>
+
+#include "kv/blake2b.h"
+#include "kv/cache_ledger.h"
+
+namespace quire {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
+
+constexpr uint64_t format_version = 1; // of the headers, and of what the executors' contents mean
+constexpr char record_magic[8] = {'q', 'u', 'i', 'r', 'e', 'k', 'v', '\n'};
+
+// Offsets in a header.
+constexpr size_t at_version = 8, at_group = 16, at_size = 24, at_checksum = 32, at_identity = 40, at_name = 72,
+                 at_seal = 104;
+
+template <class T> void put(RecordHeader &header, size_t at, const T &value) {
+    std::memcpy(header.data() + at, &value, sizeof value);
+}
+template <class T> T get(const RecordHeader &header, size_t at) {
+    T value;
+    std::memcpy(&value, header.data() + at, sizeof value);
+    return value;
+}
+
+uint64_t seal(const RecordHeader &header) { return checksum(std::span(header).first(at_seal)); }
+
+} // namespace
+
+TierIdentity tier_identity(const std::string &model, const CacheLayout &layout) {
+    Blake2b hash(sizeof(TierIdentity::bytes), "quire.kv.tiers.1");
+    hash.update_u64(format_version);
+    hash.update_u64(model.size());
+    hash.update(model.data(), model.size());
+    const std::string types = name(layout.types());
+    hash.update_u64(types.size());
+    hash.update(types.data(), types.size());
+    hash.update_u64(static_cast<uint64_t>(layout.block_tokens()));
+    hash.update_u64(layout.layers().size());
+    for (const CacheSpec &layer : layout.layers()) {
+        hash.update_u64(layer.rows.has_value());
+        if (layer.rows) {
+            const CacheRows &r = *layer.rows;
+            for (int number : {r.n_kv_head, r.head_dim, r.v_head_dim, r.window, r.chunk, int{r.v_in_k},
+                               int{r.of_source}, int{r.bidirectional_media}})
+                hash.update_u64(static_cast<uint64_t>(number));
+        }
+        hash.update_u64(layer.states.size());
+        for (const CacheState &state : layer.states) hash.update_u64(static_cast<uint64_t>(state.n));
+    }
+    TierIdentity identity;
+    hash.finish(identity.bytes);
+    return identity;
+}
+
+TierSizes::TierSizes(const CacheLayout &layout) : state(layout.state_bytes()) {
+    for (const CacheGroup &group : layout.groups()) groups.push_back(group.block_bytes);
+}
+
+std::optional<size_t> TierSizes::of(int group) const {
+    if (group == CacheEdit::states) return state > 0 ? std::optional(state) : std::nullopt;
+    if (group < 0 || static_cast<size_t>(group) >= groups.size()) return std::nullopt;
+    return groups[static_cast<size_t>(group)];
+}
+
+// Four lanes of 64 bits, so that it is as fast as memory.  Each step of a lane is a bijection of lane and word: one
+// changed word always changes the result.
+uint64_t checksum(std::span<const uint8_t> bytes) {
+    constexpr uint64_t factor = 0x9fb21c651e98df25; // odd
+    uint64_t lanes[4] = {1, 2, 3, 4};
+    const auto add = [](uint64_t &lane, uint64_t word) { lane = std::rotl((lane ^ word) * factor, 29); };
+    const uint8_t *at = bytes.data();
+    size_t left = bytes.size();
+    for (; left >= 32; at += 32, left -= 32)
+        for (size_t i = 0; i < 4; ++i) {
+            uint64_t word;
+            std::memcpy(&word, at + 8 * i, 8);
+            add(lanes[i], word);
+        }
+    uint8_t tail[32] = {};
+    if (left > 0) std::memcpy(tail, at, left);
+    for (size_t i = 0; i < 4; ++i) {
+        uint64_t word;
+        std::memcpy(&word, tail + 8 * i, 8);
+        add(lanes[i], word);
+    }
+    uint64_t all = bytes.size();
+    for (uint64_t lane : lanes) add(all, lane ^ (lane >> 32));
+    return all ^ (all >> 32);
+}
+
+RecordHeader record_header(const TierIdentity &identity, const TierKey &key, std::span<const uint8_t> contents) {
+    RecordHeader header{};
+    std::memcpy(header.data(), record_magic, sizeof record_magic);
+    put(header, at_version, format_version);
+    put(header, at_group, static_cast<int64_t>(key.group));
+    put(header, at_size, static_cast<uint64_t>(contents.size()));
+    put(header, at_checksum, checksum(contents));
+    put(header, at_identity, identity.bytes);
+    put(header, at_name, key.name.bytes);
+    put(header, at_seal, seal(header));
+    return header;
+}
+
+std::optional<RecordInfo> read_header(const RecordHeader &header, const TierIdentity &identity) {
+    if (std::memcmp(header.data(), record_magic, sizeof record_magic) != 0 ||
+        get<uint64_t>(header, at_version) != format_version || get<uint64_t>(header, at_seal) != seal(header) ||
+        std::memcmp(header.data() + at_identity, identity.bytes.data(), identity.bytes.size()) != 0)
+        return std::nullopt;
+    RecordInfo info{{static_cast<int>(get<int64_t>(header, at_group)), {}},
+                    get<uint64_t>(header, at_size),
+                    get<uint64_t>(header, at_checksum)};
+    info.key.name.bytes = get<std::array<uint8_t, 32>>(header, at_name);
+    return info;
+}
+
+} // namespace quire

@@ -1,0 +1,49 @@
+// The form in which blocks and snapshots lie in files: a header, then the contents as the executor gives them.  Entries
+// of the disk tier are such records, one in a file; an exported prefix is a sequence of them (prefix_file.h).
+//
+// All numbers are little-endian.  A record is valid for one identity of model, types and layout alone; the header has to
+// be the expected one, byte for byte, and the contents must have its checksum.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "kv/block_tiers.h"
+#include "kv/cache_spec.h"
+
+namespace quire {
+
+// Everything that contents depend on beside their names.
+using TierIdentity = PrefixHash;
+
+// `model`: names the weights, and everything else that numbers in the cache depend on: adapters, changed keys, kernels.
+// The layout's geometry and types, and the version of this format, are added here.
+TierIdentity tier_identity(const std::string &model, const CacheLayout &layout);
+
+// Bytes of the contents: of a block of each group, and of a state.
+struct TierSizes {
+    std::vector<size_t> groups;
+    size_t state = 0;
+    explicit TierSizes(const CacheLayout &layout);
+    std::optional<size_t> of(int group) const; // none: no such group
+};
+
+constexpr size_t record_header_bytes = 128;
+using RecordHeader = std::array<uint8_t, record_header_bytes>;
+
+// Detects damage, not malice.
+uint64_t checksum(std::span<const uint8_t> bytes);
+
+RecordHeader record_header(const TierIdentity &identity, const TierKey &key, std::span<const uint8_t> contents);
+// The key and the size of the contents that a header tells; none if it is damaged or for another identity.
+struct RecordInfo {
+    TierKey key;
+    uint64_t size_bytes, checksum;
+};
+std::optional<RecordInfo> read_header(const RecordHeader &header, const TierIdentity &identity);
+
+} // namespace quire
