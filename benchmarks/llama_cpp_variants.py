@@ -109,12 +109,29 @@ VARIANTS = {
     "deepseek32": Variant(
         INDEXER,
         {"index_topk": 256, "index_head_dim": 64},
-        {r"indexer\.k_norm": [64], r"indexer\.wk": [64, 64], r"indexer\.wq_b": [192, 36]},
+        {r"indexer\.k_norm": [64], r"indexer\.wk": [64, 64], r"indexer\.wq_b": [768, 36]},
     ),
     "dots1": Variant(
         "llama.cpp lacks grouped-query attention here: compared with as many k and v heads as q heads",
         {"num_key_value_heads": 6},
         {r"[kv]_proj\.weight": [96, 48]},
+    ),
+    "dots3note": Variant(
+        INDEXER + "; llama.cpp has no expert groups here, and takes shared experts to be as wide as routed ones",
+        {
+            "index_topk": 256,
+            "index_head_dim": 64,
+            "n_group": 1,
+            "topk_group": 1,
+            "shared_experts_intermediate_size": 28,
+        },
+        {
+            r"indexer\.k_norm": [64],
+            r"indexer\.wk": [64, 60],
+            r"indexer\.wq_b": [576, 36],
+            r"shared_experts\.(gate|up)": [56, 60],
+            r"shared_experts\.down": [60, 56],
+        },
     ),
     "exaone-moe": Variant(
         "in one row the scores of two expert groups differ by only 1e-7, and llama.cpp's rounding picks "
@@ -139,7 +156,7 @@ VARIANTS = {
     "glm-dsa": Variant(
         INDEXER,
         {"index_topk": 256, "index_head_dim": 64},
-        {r"indexer\.k_norm": [64], r"indexer\.wk": [64, 48], r"indexer\.wq_b": [320, 28]},
+        {r"indexer\.k_norm": [64], r"indexer\.wk": [64, 48], r"indexer\.wq_b": [704, 28]},
     ),
     "gpt-oss": Variant(
         "llama.cpp rounds the ends of YaRN's ramp, although config.json says not to: compared with ends that "

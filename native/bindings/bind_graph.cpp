@@ -51,8 +51,13 @@ void bind_specs(py::module_ &m) {
              py::arg("states") = std::vector<std::pair<std::string, int64_t>>{}, py::arg("of_source") = false,
              py::arg("bidirectional_media") = false)
         .def_static(
-            "latent", [](int rank, int n_rot) { return CacheSpec{latent_rows(rank, n_rot), {}}; }, py::kw_only(),
-            py::arg("rank"), py::arg("n_rot"))
+            "latent",
+            [](int rank, int n_rot, int window) {
+                CacheSpec spec{latent_rows(rank, n_rot), {}};
+                spec.rows->window = window;
+                return spec;
+            },
+            py::kw_only(), py::arg("rank"), py::arg("n_rot"), py::arg("window") = 0)
         .def_property_readonly("v_in_k", [](const CacheSpec &self) { return self.rows && self.rows->v_in_k; })
         .def_property_readonly("n_kv_head", [](const CacheSpec &self) { return self.rows ? self.rows->n_kv_head : 0; })
         .def_property_readonly("head_dim", [](const CacheSpec &self) { return self.rows ? self.rows->head_dim : 0; })

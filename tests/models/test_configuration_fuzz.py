@@ -612,6 +612,7 @@ HONOURED = {
         (name, "nextn_predict_layers")
         for name in (
             "bailingmoe3",
+            "dots3note",
             "qwen35",
             "qwen35-vl",
             "qwen35moe",

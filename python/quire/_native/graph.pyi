@@ -89,7 +89,7 @@ class CacheSpec:
     """
 
     @staticmethod
-    def latent(*, rank: int, n_rot: int) -> CacheSpec:
+    def latent(*, rank: int, n_rot: int, window: int = 0) -> CacheSpec:
         """Return the spec of latent attention: rows of ``rank + n_rot`` numbers, the first ``rank`` of which are the
         value, too."""
     def __init__(

@@ -124,7 +124,7 @@ class LatentAttention:
         sizes, latent_q, kv = self.sizes, self.latent_queries(x), self.kv_a(x)
         q = self.q(latent_q).heads(sizes.n_head)
         q_rot = self.placed(graph.slice(q, 0, sizes.n_nope, sizes.head_dim), step)
-        k_rot = self.placed(graph.slice(kv, 0, sizes.rank, sizes.rank + sizes.n_rot).heads(1), step)
+        k_rot = self.placed(self.key_to_rotate(graph.slice(kv, 0, sizes.rank, sizes.rank + sizes.n_rot)).heads(1), step)
         latent = self.kv_a_norm(graph.slice(kv, 0, 0, sizes.rank))
         q = graph.concat(graph.head_linear(graph.slice(q, 0, 0, sizes.n_nope), self.k_b), q_rot, 0)
         if self.beta:
@@ -133,6 +133,10 @@ class LatentAttention:
         picked = None if self.picker is None else self.picker(x, latent_q, step)
         y = step.attend_latent(self.layer, q, k, scale=self.scale, picked=picked)
         return self.o(self.gated(graph.head_linear(y, self.v_b), x))
+
+    def key_to_rotate(self, k: Tensor) -> Tensor:
+        """Return the part of the keys that is rotated ``[tokens, n_rot]``; some models normalize it."""
+        return k
 
     def gated(self, y: Tensor, x: Tensor) -> Tensor:
         """Merge the heads' outputs y; x is the layer's input, from which gated models compute factors."""
