@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -120,3 +121,46 @@ def test_full_contexts_drop_turns_only_when_asked(clients: list[httpx.Client]) -
     body = {"messages": user("a"), "session": id_, **GREEDY}
     answer = clients[0].post("/v1/chat/completions", json=body)
     assert "oldest messages" in answer.headers["x-quire-ignored"]
+
+
+def test_saved_sessions_continue_and_files_stay_in_their_folder(clients: list[httpx.Client], tmp_path: Path) -> None:
+    client, other = clients
+    id_ = made(client, "/v1/sessions", {"messages": [SYSTEM]})["id"]
+    said(client, session=id_, messages=user("Hello"))
+    saved = made(client, f"/v1/sessions/{id_}/save", {"filename": "fox.session"})
+    assert saved["bytes"] > 100
+    again = made(client, "/v1/sessions")["id"]
+    restored = made(client, f"/v1/sessions/{again}/restore", {"filename": "fox.session"})
+    assert restored["tokens"] > 100
+    histories = [client.get(f"/v1/sessions/{each}").json()["messages"] for each in (id_, again)]
+    assert histories[0] == histories[1]
+    theirs = made(other, "/v1/sessions")["id"]
+    made(other, f"/v1/sessions/{theirs}/restore", {"filename": "fox.session"}, 404)
+    outside = tmp_path / "outside"
+    outside.write_text("x")
+    bad = ["../x", "a/b", "..", ".hidden", str(outside), "a\\b", "C:x", "nul.txt", "x" * 200, "a\x00", "a\uff0e", "x."]
+    for name in bad:
+        for path in (f"/v1/sessions/{id_}/save", f"/v1/sessions/{id_}/restore", "/slots/0?action=save"):
+            made(client, path, {"filename": name}, 400)
+
+
+def test_slots_are_saved_restored_and_erased(clients: list[httpx.Client]) -> None:
+    """The replies have llama.cpp's fields."""
+    client, other = clients
+    body = {"prompt": "Tell me about foxes. " * 12, "n_predict": 4, "temperature": 0, "id_slot": 1}
+    answer = client.post("/completion", json={**body, "return_tokens": True})
+    assert "x-quire-ignored" not in answer.headers
+    saved = made(client, "/slots/1?action=save", {"filename": "slot1.bin"})
+    assert sorted(saved) == ["filename", "id_slot", "n_saved", "n_written", "timings"]
+    n_prompt = answer.json()["tokens_evaluated"]
+    assert saved["n_saved"] == n_prompt + len(answer.json()["tokens"])
+    assert made(client, "/slots/1?action=erase") == {"id_slot": 1, "n_erased": saved["n_saved"]}
+    assert client.post("/slots/1?action=erase").json()["n_erased"] == 0
+    made(other, "/slots/1?action=restore", {"filename": "slot1.bin"}, 404)
+    restored = made(client, "/slots/1?action=restore", {"filename": "slot1.bin"})
+    assert (restored["n_restored"], restored["n_read"]) == (saved["n_saved"], saved["n_written"])
+    chat = {"messages": user("Hello"), "id_slot": 1, **GREEDY}
+    usage = made(client, "/v1/chat/completions", chat)["usage"]
+    assert made(client, "/slots/1?action=save", {"filename": "b"})["n_saved"] == usage["total_tokens"]
+    for path, status in (("/slots/99?action=save", 400), ("/slots/1?action=x", 400), ("/slots/x?action=erase", 400)):
+        made(client, path, {"filename": "x"}, status)

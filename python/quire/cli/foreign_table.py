@@ -100,7 +100,7 @@ _LLAMA_CPP = (
     _note("-cb --cont-batching", "batching is always continuous", env="LLAMA_ARG_CONT_BATCHING"),
     _works("-nocb --no-cont-batching", "--max-sequences", value="1", elsewhere="there is only one sequence"),
     _note("-sps --slot-prompt-similarity", "all sequences share one prefix cache", takes=True),
-    _note("--slot-save-path", "the cache cannot be saved to files", env="LLAMA_ARG_SLOT_SAVE_PATH", takes=True),
+    _works("--slot-save-path", env="LLAMA_ARG_SLOT_SAVE_PATH"),
     _refused("--prompt-cache --prompt-cache-all --prompt-cache-ro", "the cache cannot be saved to files"),
     _refused("-lcs --lookup-cache-static -lcd --lookup-cache-dynamic", _NO_SUCH),
     # Devices and memory

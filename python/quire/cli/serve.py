@@ -132,6 +132,12 @@ def _entries(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     help="Accept files and batches (/v1/files, /v1/batches), and keep them in DIR over restarts [none].",
 )
 @click.option(
+    "--slot-save-path",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIR",
+    help="Let clients save sessions and slots (/v1/sessions/ID/save, /slots/ID?action=save) in DIR [none].",
+)
+@click.option(
     "--memory-budget",
     "memory_budget_bytes",
     type=int,

@@ -308,7 +308,10 @@ def opened_session(
     kept = load(path, llm.tokenizer)
     if options.tools is None:
         options = replace(options, tools=kept["tools"])
-    return made(llm, options, kept["token_ids"], kept["messages"])
+    session = made(llm, options, kept["token_ids"], kept["messages"])
+    if kept.get("text"):  # a server's session
+        session.append(kept["text"])
+    return session
 
 
 def _call(request: EngineRequest, collector: Any, commit: Callable[[T], None]) -> Call[T]:

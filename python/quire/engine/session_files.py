@@ -1,43 +1,20 @@
-"""Files of sessions: a line of JSON with the history, after a line with the format and a checksum."""
+"""Write and read the files of sessions."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import LoadError, RequestError
+from ..errors import LoadError
+from ..files.histories import MOST_BYTES, decode, encode
 from ..files.whole_file import WholeFile
 
 if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
 
-__all__ = ["MOST_BYTES", "decode", "encode", "load", "save", "vocabulary_digest"]
-
-MOST_BYTES = 256 << 20
-_HEAD = b"quire-session 1 "
-
-
-def encode(history: dict[str, Any]) -> bytes:
-    """Return the bytes of a file with a history.  RequestError if it has something that JSON has no form for."""
-    try:
-        body = json.dumps(history, ensure_ascii=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError) as error:
-        raise RequestError(f"[session] the history cannot be saved: {error} (give images as data URLs)") from None
-    return _HEAD + hashlib.blake2b(body, digest_size=32).hexdigest().encode() + b"\n" + body
-
-
-def decode(data: bytes, name: str) -> dict[str, Any]:
-    """Return the history in a file's bytes.  LoadError if they are not what ``encode`` wrote."""
-    head, newline, body = data.partition(b"\n")
-    if not head.startswith(_HEAD) or not newline:
-        raise LoadError(f"[session] {name} is not a saved session of this version")
-    if head[len(_HEAD) :] != hashlib.blake2b(body, digest_size=32).hexdigest().encode():
-        raise LoadError(f"[session] {name} is damaged: its checksum is wrong")
-    history: dict[str, Any] = json.loads(body)
-    return history
+__all__ = ["load", "save", "vocabulary_digest"]
 
 
 def save(history: dict[str, Any], path: str | os.PathLike[str]) -> int:

@@ -29,8 +29,8 @@ from .routes import (
 )
 from .routes.llama_cpp import completions as llama_cpp
 from .routes.llama_cpp import fields as llama_cpp_fields
+from .routes.llama_cpp import slot_files, tokens
 from .routes.llama_cpp import state as llama_cpp_state
-from .routes.llama_cpp import tokens
 from .routes.ollama import answers as ollama
 from .routes.ollama import fields as ollama_fields
 from .routes.ollama import models as ollama_models
@@ -106,7 +106,17 @@ ROUTES = (
     Route("GET", "/v1/sessions/{id}", sessions.show, "Show a session with its history"),
     Route("DELETE", "/v1/sessions/{id}", sessions.delete, "Delete a session"),
     Route("POST", "/v1/sessions/{id}/fork", sessions.fork, "Begin a session with another one's history"),
-    Route("POST", "/v1/sessions/{id}/pin", sessions.pin, "Keep a session in the cache", sessions.PinBody, opens=False),
+    Route(
+        "POST",
+        "/v1/sessions/{id}/pin",
+        sessions.pin,
+        "Keep a session in the cache",
+        sessions.PinBody,
+        opens=False,
+        may_be_empty=True,
+    ),
+    Route("POST", "/v1/sessions/{id}/save", sessions.save, "Write a session to a file", sessions.FileBody, opens=False),
+    Route("POST", "/v1/sessions/{id}/restore", sessions.restore, "Read a session", sessions.FileBody, opens=False),
     Route("POST", "/v1/sessions/{id}/unpin", sessions.unpin, "Let the cache evict a session"),
     Route("POST", "/v1/responses/{id}/cancel", responses.cancel, "End a response in the background"),
     Route("GET", "/v1/responses/{id}", responses.show, "Show a stored response"),
@@ -150,7 +160,15 @@ ROUTES = (
         opens=False,
         list_field="adapters",
     ),
-    Route("POST", "/slots/{id}", llama_cpp_state.slot_action, "Not supported", dialect=_LLAMA),
+    Route(
+        "POST",
+        "/slots/{id}",
+        slot_files.slot_action,
+        "Save, restore or erase a slot's text",
+        slot_files.SlotBody,
+        _LLAMA,
+        may_be_empty=True,
+    ),
     Route(
         "GET",
         "/lora-adapters",

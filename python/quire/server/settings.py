@@ -67,6 +67,7 @@ class Settings:
     Models:
         models_dir: A folder whose models are loaded on first use.
         state_dir: A folder for files and batches of callers, which it keeps over restarts (None: neither is accepted).
+        slot_save_path: A folder for texts that callers save: sessions and llama.cpp's slots (None: nothing is saved).
         memory_budget_bytes: Memory for all models together (None: three quarters of the machine's memory).  It also
             limits a single model (None: what is free).
         keep_s: Idle time after which a model is unloaded, until it is asked for again; negative: never.
@@ -120,6 +121,7 @@ class Settings:
     tools: ToolOptions = field(default_factory=ToolOptions)
     models_dir: str | None = None
     state_dir: str | None = None
+    slot_save_path: str | None = None
     memory_budget_bytes: int | None = None
     keep_s: float = FOREVER
     allow_changes: bool = False
@@ -164,6 +166,8 @@ class Settings:
         HostRules.of(self.allowed_media_domains)
         if self.allowed_local_media_path is not None and not Path(self.allowed_local_media_path).is_dir():
             raise RequestError(f"[serve] allowed_local_media_path is not a folder: {self.allowed_local_media_path}")
+        if self.slot_save_path is not None and not Path(self.slot_save_path).is_dir():
+            raise RequestError(f"[serve] slot_save_path is not a folder: {self.slot_save_path}")
         if not self.api_keys and not self.insecure and not is_loopback(self.host):
             raise RequestError(
                 f"[serve] no API key for the public address {self.host}: "

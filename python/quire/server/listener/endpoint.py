@@ -115,6 +115,8 @@ class Endpoint:
                 context.body, ignored = to_wire(form, route.body, strict, is_form=True)
             else:
                 content, depth = received.take(), service.settings.max_depth
+                if route.may_be_empty:
+                    content = content or b"{}"
                 given = await context.prepared(decode_object, content, depth, route.list_field)
                 context.body, ignored = await context.prepared(to_wire, given, route.body, strict)
                 del given

@@ -170,6 +170,7 @@ class Route:
 
     ``body`` is the wire type of the body, if there is one.  ``opens``: load its model before the handler runs.
     ``list_field``: accept a list as the body, as the value of this field.  ``is_form``: the body is a form with a file.
+    ``may_be_empty``: no body is one without fields.
     """
 
     method: str
@@ -181,3 +182,4 @@ class Route:
     opens: bool = True
     list_field: str | None = None
     is_form: bool = False
+    may_be_empty: bool = False

@@ -67,8 +67,8 @@ class Turn(Protocol):
     def add(self, delta: Delta) -> None:
         """Take a piece of the answer."""
 
-    async def commit(self, n_tokens: int) -> None:
-        """Take note that the answer is complete; ``n_tokens`` counts those of the prompt, too."""
+    async def commit(self, answer: ResponseStream) -> None:
+        """Take note that the answer is complete."""
 
 
 @dataclass
@@ -116,7 +116,7 @@ class ResponseStream:
             if n_tokens:
                 self.context.service.recent.add_tokens(n_tokens)
             if self.turn is not None and len(self.ends) == self.stream.n_choices:
-                await self.turn.commit(self.usage.n_prompt + self.usage.n_generated)
+                await self.turn.commit(self)
                 self.turn = None
             yield batch
 

@@ -195,7 +195,7 @@ async def create(context: RequestContext[MessagesBody]) -> Reply | Events:
     await context.prepared(body.check, context)
     work = await context.prepared(body.work, engine, context)
     work = structs.replace(work, messages=await context.with_images(work.messages))
-    work, turn = begin_turn(context, engine, work, body.session)
+    work, turn = begin_turn(context, engine, work, body)
     answer = ResponseStream(context, context.submit(engine, work), advice="shorten the conversation", turn=turn)
     await answer.start()
     head = {"id": f"msg_{new_id()}", "type": "message", "role": "assistant", "model": body.model}

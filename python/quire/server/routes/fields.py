@@ -25,6 +25,7 @@ __all__ = [
     "Ids",
     "Name",
     "SharedFields",
+    "Slot",
     "Text",
     "Tools",
     "hints_of",
@@ -46,6 +47,7 @@ Salt: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 Priority: TypeAlias = Annotated[int, Meta(ge=-100, le=100)]
 # Programs with automatic tool discovery send hundreds.
 Tools: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=1024)]
+Slot: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 _TIERS = {"flex": -50, "priority": 50}
 
 
@@ -135,6 +137,7 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     include_stop_str_in_output: bool = False
     min_tokens: Count = 0
     session: Name | None = None
+    id_slot: Slot = -1
     lora: LoraScales = []
     post_sampling_probs: bool = False
     logit_bias: Annotated[dict[str, Bias], entry_limits("logit_bias")] = {}
@@ -158,7 +161,6 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         "length_penalty": (1.0,),
         "early_stopping": (False,),
         # Slots, context shifting and hardware options belong to the server.
-        "id_slot": (-1,),
         "n_keep": (0,),
         "n_discard": (0,),
         "n_cache_reuse": (0,),

@@ -11,9 +11,10 @@ from ..failures import ApiError
 from ..listener.bodies import header
 from ..listener.request_context import RequestContext
 from ..service.session_store import StoredSession
+from ..service.slots import SlotText
 from ..worker.engine_client import EngineClient
 from ..worker.protocol import Ask, Chat, Delta, Generate
-from .answers import Message
+from .answers import Message, ResponseStream, Turn
 
 __all__ = ["SessionTurn", "begin_turn", "pinned"]
 
@@ -48,36 +49,61 @@ class SessionTurn:
         """Take a piece of the answer."""
         self._message.add(delta)
 
-    async def commit(self, n_tokens: int) -> None:
+    async def commit(self, answer: ResponseStream) -> None:
         """Add the turn to the history, and let the session's pin cover it, if there is room for that."""
         session, work = self._session, self._work
         messages, text = session.messages, session.text
         if isinstance(work, Chat):
-            answer, messages = self._message.openai(), work.messages
+            said, messages = self._message.openai(), work.messages
             if work.options.get("continue_final_message"):
                 *messages, begun = messages
-                answer["content"] = f"{begun.get('content') or ''}{answer.get('content') or ''}"
-            messages = [*messages, answer]
+                said["content"] = f"{begun.get('content') or ''}{said.get('content') or ''}"
+            messages = [*messages, said]
             session.options = {name: value for name, value in work.options.items() if name not in _OF_ONE_TURN}
         else:
             text = f"{work.prompt}{''.join(self._message.content)}"
         self._context.service.sessions.grow(session, messages, text)
-        session.n_turns, session.n_tokens = session.n_turns + 1, n_tokens
+        session.n_turns += 1
+        session.n_tokens = answer.usage.n_prompt + answer.usage.n_generated
         if session.n_pinned_tokens is not None:
             await pinned(self._context, self._engine, session)
 
 
-def begin_turn(
-    context: RequestContext[Any], engine: EngineClient, work: WorkT, name: str | None
-) -> tuple[WorkT, SessionTurn | None]:
+class SlotTurn:
+    """A request with an ``id_slot``, whose tokens can be saved."""
+
+    def __init__(self, context: RequestContext[Any], slot: int) -> None:
+        self._context, self._slot = context, slot
+        self._token_ids: list[int] = []
+
+    def add(self, delta: Delta) -> None:
+        """Take a piece of the answer."""
+        if delta.choice == 0:
+            self._token_ids += delta.token_ids
+
+    async def commit(self, answer: ResponseStream) -> None:
+        """Let the slot have the request's text."""
+        started = answer.stream.started
+        assert started is not None
+        text = SlotText(self._context.model, [*(started.prompt_ids or ()), *self._token_ids])
+        self._context.service.slots.put(self._context.caller, self._slot, text)
+
+
+def begin_turn(context: RequestContext[Any], engine: EngineClient, work: WorkT, body: Any) -> tuple[WorkT, Turn | None]:
     """Return the work with the history of the request's session before it, and its turn; None without a session.
 
     The field ``session`` names it, or the header ``x-quire-session``.  ApiError 404, 409 or 400 if that is impossible.
     """
+    name, slot = getattr(body, "session", None), getattr(body, "id_slot", -1)
     if name is None:
         given = header(context.scope, b"x-quire-session")
         if given is None:
-            return work, None
+            if slot < 0:
+                return work, None
+            if context.service.saved_histories is None or slot >= engine.info.max_sequences:
+                context.ignore("id_slot")
+                return work, None
+            return structs.replace(work, wants_prompt_ids=True), SlotTurn(context, slot)
         name = given.decode("latin-1")
     session = context.service.sessions.get(context.caller, name, "session")
     if context.model != session.model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Annotated, Any, ClassVar
 
@@ -14,13 +15,16 @@ from ..listener.request_context import RequestContext
 from ..service.session_store import StoredSession
 from ..worker.engine_client import EngineClient
 from ..worker.protocol import Ask, Chat, Generate, Work
-from .answers import ResponseStream
 from .fields import Name, Text, hints_of
 from .openai.chat_fields import checked_messages
+from .saved import computed, saved_histories
 from .session_turns import pinned
 from .truncation import Truncation
 
-__all__ = ["PinBody", "SessionBody", "create", "delete", "fork", "pin", "sessions", "show", "unpin"]
+__all__ = [
+    "FileBody", "PinBody", "SessionBody", "create", "delete", "fork", "pin", "restore", "save", "sessions", "show",
+    "unpin",
+]  # fmt: skip
 
 Metadata = dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]]
 
@@ -39,7 +43,11 @@ class SessionBody(Body, kw_only=True, forbid_unknown_fields=True):
 class PinBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
     """Nothing but time limits: a pin has no options."""
 
-    example: ClassVar[dict[str, object]] = {}
+
+class FileBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
+    """The name of a file, which is no path."""
+
+    filename: Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 async def create(context: RequestContext[SessionBody]) -> Reply:
@@ -88,10 +96,42 @@ async def delete(context: RequestContext[None]) -> Reply:
 async def pin(context: RequestContext[PinBody]) -> Reply:
     """Compute a session's history unless it is cached, and keep it from being evicted."""
     session = _session(context)
-    engine = await opened(context, session)
-    await computed(context, engine, session)
+    engine = await _opened(context, session)
+    session.n_tokens = await _compute(context, engine, session)
     await pinned(context, engine, session)
     return Reply.json(session.shown())
+
+
+async def save(context: RequestContext[FileBody]) -> Reply:
+    """Write a session's history to a file below ``--slot-save-path``."""
+    session = _session(context)
+    history = {
+        "kind": "session", "model": session.model, "messages": session.messages, "text": session.text,
+        "options": session.options, "tools": session.options.get("tools"), "token_ids": [],
+    }  # fmt: skip
+    name = context.body.filename
+    n_bytes = await asyncio.to_thread(saved_histories(context).save, context.caller, name, history)
+    return Reply.json({"id": session.id, "object": "session", "filename": name, "bytes": n_bytes})
+
+
+async def restore(context: RequestContext[FileBody]) -> Reply:
+    """Replace a session's history by that of a file, and read it into the cache."""
+    session = _session(context)
+    files = saved_histories(context)
+    history, _ = await asyncio.to_thread(files.load, context.caller, context.body.filename, _is_session)
+    if session.is_busy:
+        raise ApiError(409, "session_busy", "a turn of the session is in progress: wait for it")
+    options = history.get("options") or ({"tools": history["tools"]} if history.get("tools") else {})
+    context.service.sessions.grow(session, history["messages"], history.get("text", ""))
+    session.options = options
+    if not session.is_empty:
+        engine = await _opened(context, session)
+        session.n_tokens = await _compute(context, engine, session)
+    return Reply.json(session.shown())
+
+
+def _is_session(history: dict[str, Any]) -> bool:
+    return "messages" in history and not history.get("token_ids")
 
 
 async def unpin(context: RequestContext[None]) -> Reply:
@@ -113,13 +153,13 @@ async def _unpin(context: RequestContext[Any], session: StoredSession) -> None:
     session.n_pinned_tokens = None
 
 
-async def opened(context: RequestContext[Any], session: StoredSession) -> EngineClient:
+async def _opened(context: RequestContext[Any], session: StoredSession) -> EngineClient:
     """Load a session's model until the request ends."""
     context.opened_model = session.model
     return await context.closing.enter_async_context(context.service.pinned(session.model, context.caller))
 
 
-async def computed(context: RequestContext[Any], engine: EngineClient, session: StoredSession) -> int:
+async def _compute(context: RequestContext[Any], engine: EngineClient, session: StoredSession) -> int:
     """Compute a session's history, as far as it is not cached; return its number of tokens.  ApiError 400 if empty."""
     if session.is_empty:
         raise ApiError(400, "invalid_value", "the session is empty")
@@ -127,8 +167,4 @@ async def computed(context: RequestContext[Any], engine: EngineClient, session: 
     work: Work = Generate(0, session.text, params, hints)
     if session.messages:
         work = Chat(0, session.messages, {**session.options, "add_generation_prompt": False}, params, hints)
-    answer = ResponseStream(context, context.submit(engine, work))
-    await answer.start()
-    async for _ in answer.batches():
-        pass
-    return answer.usage.n_prompt
+    return await computed(context, engine, work)

@@ -34,7 +34,9 @@ from .model_files import find_models, memory_bytes, size_of
 from .named_models import NamedModel, named_models
 from .recent import Recent
 from .response_store import ResponseStore
+from .saved_histories import SavedHistories
 from .session_store import SessionStore
+from .slots import Slots
 from .stream_buffers import StreamBuffers
 from .traces import Traces
 
@@ -91,7 +93,9 @@ class Service:
         self.toolbox = Toolbox([] if mcp is None else MCPServer.load(mcp), settings.tools)
         self.approvals = Approvals()
         self.post: Post = _no_application
-        self.sessions = SessionStore()
+        self.sessions, self.slots = SessionStore(), Slots()
+        saved = settings.slot_save_path
+        self.saved_histories = None if saved is None else SavedHistories(Path(saved))
         self.batches: Batches | None = None
         self.background = BackgroundResponses(lambda: self.post, self.responses)
         self._session_key = secrets.token_bytes(32)

@@ -265,7 +265,7 @@ class ModelWorker(LLMBase):
             request, ignored = _cut(self._prompts.draft(_prompt_of(message), params, options), message)
             answer = EventEncoder(message.id, request, None, self._context)
             answer.follow(message)
-        wants_ids = isinstance(message, wire.Generate) and message.wants_prompt_ids
+        wants_ids = message.wants_prompt_ids
 
         def submit(grammar: Grammar | None) -> None:
             made = replace(request, announced=True, grammar=grammar)

@@ -105,6 +105,7 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
     params: JsonObject
     hints: SchedulingHints = SchedulingHints()
     wants_progress: bool = False
+    wants_prompt_ids: bool = False
 
 
 class Transcribe(msgspec.Struct, frozen=True, array_like=True, tag="transcribe"):

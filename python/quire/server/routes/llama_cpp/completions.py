@@ -23,6 +23,7 @@ from ..fields import hints_of
 from ..merging import merged
 from ..probabilities import probability, shown_token
 from ..sampling_fields import check_alternatives
+from ..session_turns import begin_turn
 from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
 from .fields import CompletionBody, GenerationFields, InfillBody, PromptObject, Settings, prompts_of, settings_of
 
@@ -101,7 +102,10 @@ async def _answer(
         predict_s=body.t_max_predict_ms / 1000 if body.t_max_predict_ms > 0 else None,
     )
     works = [_with_prompt(work, prompt, context.service.media_marker) for prompt in prompts]
-    answers = [ResponseStream(context, context.submit(engine, each)) for each in works]
+    turn = None
+    if len(works) == 1:
+        works[0], turn = begin_turn(context, engine, works[0], body)
+    answers = [ResponseStream(context, context.submit(engine, each), turn=turn) for each in works]
     for answer in answers:
         await answer.start()
     shown = [await _text(context, engine, work.prompt) for work in works]

@@ -16,7 +16,7 @@ from ...body_types import Body
 from ...failures import ApiError
 from ...worker.protocol import ModelInfo
 from ..adapter_scales import LoraScales, check_scales, shown_adapters
-from ..fields import Bias, ConstrainedBody, Id, Name, Stop, Stops, Text, stops_of
+from ..fields import Bias, ConstrainedBody, Id, Name, Slot, Stop, Stops, Text, stops_of
 from ..sampling_fields import entry_limits, limits_of, sampling_fields, sampling_of
 from ..stages import stages_of
 
@@ -70,6 +70,7 @@ class GenerationFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True
     json_schema: dict[str, Any] | bool | None = None
     cache_prompt: bool = True
     return_tokens: bool = False
+    id_slot: Slot = -1
     t_max_predict_ms: Limit = 0
     timings_per_token: bool = False
     return_progress: bool = False
@@ -84,7 +85,6 @@ class GenerationFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True
         "n_discard": (0,),
         "n_cache_reuse": (0,),
         "t_max_prompt_ms": (0, -1),
-        "id_slot": (-1,),
         "backend_sampling": (False,),
         "preserved_tokens": ([],),
         # The draft length adapts to its cost.

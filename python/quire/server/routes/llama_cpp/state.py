@@ -23,7 +23,6 @@ __all__ = [
     "props",
     "set_lora_adapters",
     "set_props",
-    "slot_action",
     "slots",
 ]
 
@@ -138,8 +137,3 @@ async def set_lora_adapters(context: RequestContext[ScalesBody]) -> Reply:
                 service.adapter_scales[name] = before
             raise
     return Reply.json({"success": True})
-
-
-async def slot_action(context: RequestContext[None]) -> Reply:
-    """Reject the request, like llama.cpp's server without ``--slot-save-path``."""
-    raise ApiError(501, "not_supported", "saving and restoring slots is not supported")

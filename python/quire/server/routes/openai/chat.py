@@ -30,7 +30,7 @@ async def complete(context: RequestContext[ChatBody]) -> Reply | Events:
     engine = context.engine(body.model)
     work = await context.prepared(body.work, engine, context)
     work = structs.replace(work, messages=await context.with_images(work.messages))
-    work, turn = begin_turn(context, engine, work, body.session)
+    work, turn = begin_turn(context, engine, work, body)
     answer = ResponseStream(context, context.submit(engine, work), advice=DROP_ADVICE, turn=turn)
     await answer.start()
     shape = _Shape(body, body.model or context.model, context.service.version)

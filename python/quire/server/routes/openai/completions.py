@@ -139,7 +139,7 @@ async def complete(context: RequestContext[CompletionBody]) -> Reply | Events:
     works = [await context.prepared(body.work, engine, context, prompt) for prompt in given]
     turn = None
     if len(works) == 1 and not body.suffix:
-        works[0], turn = begin_turn(context, engine, works[0], body.session)
+        works[0], turn = begin_turn(context, engine, works[0], body)
     elif body.session is not None:
         raise ApiError(400, "invalid_value", "a turn of a session takes a single text as its prompt", "prompt")
     prompts = [_Prompt(ResponseStream(context, context.submit(engine, work), turn=turn)) for work in works]
