@@ -23,9 +23,17 @@ cdef extern from *:
 unicode_version = version.decode()
 
 
+cdef class Splitter:
+    cdef vector[Pass] passes
+
+    def __init__(self, passes):
+        read_passes(passes, self.passes)
+
+    def split(self, text):
+        cdef bytes data = text.encode() if isinstance(text, str) else text
+        cdef Range part
+        return [data[part.begin:part.end] for part in piece_ranges(self.passes, data, len(data))]
+
+
 def split(text, passes):
-    cdef vector[Pass] native
-    cdef bytes data = text.encode() if isinstance(text, str) else text
-    cdef Range part
-    read_passes(passes, native)
-    return [data[part.begin:part.end] for part in piece_ranges(native, data, len(data))]
+    return Splitter(passes).split(text)

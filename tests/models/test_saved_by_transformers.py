@@ -18,6 +18,7 @@ from tiny_checkpoints import CONFIGS, MADE_TENSORS, class_of, weight_of, write_c
 torch = pytest.importorskip("torch", reason="needs torch (CI installs torch==2.13.0)")
 transformers = pytest.importorskip("transformers", reason="needs transformers")
 
+from adapted_models import ADAPTED  # noqa: E402
 from oracle_models import Oracle, no_inputs  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from siblings import is_theirs  # noqa: E402
@@ -75,5 +76,7 @@ def keeps(tensor: str) -> bool:
 
 def answer_of(model: Any, class_name: str) -> Array:
     """Return transformers' answer; for masked language models, the vectors before the head."""
+    if class_name in ADAPTED:
+        ADAPTED[class_name](model, {})
     model = model.base_model if class_name.endswith("MaskedLM") else model
     return np.asarray(Oracle(model, no_inputs, {}).answer(IDS).numpy(), np.float32)

@@ -372,6 +372,17 @@ def with_gates_of_gelu(model: Any, config: Config) -> None:
         rotation.inv_freq = (config["rope_theta"] * scaling["factor"]) ** -powers / scaling["factor"] ** (2 / n)
 
 
+def with_projected_tokens(model: Any, config: Config) -> None:
+    """CLIP and SigLIP: transformers projects the pooled token's state only."""
+    projection = model.text_projection if hasattr(model, "text_projection") else model.head
+
+    def project(module: Any, given: object, output: Any) -> Any:
+        output["last_hidden_state"] = projection(output["last_hidden_state"])
+        return output
+
+    model.register_forward_hook(project)
+
+
 ADAPTED: dict[str, Callable[[Any, Config], None]] = {
     "ArcticForCausalLM": with_experts_beside,
     "NanbeigeForCausalLM": with_passes,
@@ -388,5 +399,7 @@ ADAPTED: dict[str, Callable[[Any, Config], None]] = {
     "NewForSequenceClassification": with_gates_of_gelu,
     "OpenELMForCausalLM": layers_of_other_sizes,
     "JAISLMHeadModel": with_layer_norms,
+    "CLIPTextModelWithProjection": with_projected_tokens,
+    "SiglipTextModel": with_projected_tokens,
     "DeciLMForCausalLM": layers_of_other_parts,
 }

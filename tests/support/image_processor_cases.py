@@ -73,6 +73,8 @@ CASES: dict[str, tuple[str, dict[str, Any], int, int]] = {
         "llava.LlavaImageProcessorPil",
         {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}, "do_pad": True}, 14, 1,
     ),
+    "siglip": ("siglip.SiglipImageProcessorPil", {"size": {"height": 384, "width": 384}}, 14, 1),
+    "siglip2": ("siglip2.Siglip2ImageProcessorPil", {"patch_size": 16, "max_num_patches": 256}, 16, 1),
     "llava-1.6": (
         "llava_next.LlavaNextImageProcessorPil",
         {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}, 14, 1,
@@ -123,6 +125,10 @@ def expected_views(name: str, output: Any, patch: int) -> list[np.ndarray]:
     if name.startswith("gemma4"):
         kept = np.asarray(output["image_position_ids"][0])[:, 0] >= 0
         return [np.asarray(pixels[0])[kept]]
+    if name == "siglip2":  # patches have their colours last
+        (rows, cols), found = np.asarray(output["spatial_shapes"][0]), np.asarray(pixels[0])
+        found = found[: rows * cols].reshape(-1, patch, patch, 3)
+        return [found.transpose(0, 3, 1, 2).reshape(rows * cols, -1)]
     views = [
         np.asarray(view) for view in (pixels[0] if name.startswith(("idefics", "smolvlm", "llava-1.6")) else pixels)
     ]

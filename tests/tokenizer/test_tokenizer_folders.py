@@ -17,6 +17,7 @@ from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFWriter
 from quire.tokenizer import Tokenizer, TokenKind
 from quire.tokenizer.from_pretrained import read_pretrained
+from quire.tokenizer.vocabulary import BYTES
 from test_tokenizer_families import (
     REPLACEMENTS,
     SPACE,
@@ -73,6 +74,21 @@ def test_byte_fallback_pairs(shared: Path, tmp_path: Path, scheme: str) -> None:
     assert direct.decode(direct.encode("x é\n")) == "x é\n"
 
 
+def test_lowercase_before_byte_fallback_pairs(tmp_path: Path) -> None:
+    """SigLIP 2's tokenizer, as transformers 5 writes it."""
+    merges = [("c", "a"), ("ca", "t"), (SPACE, "cat"), ("t", "w")]
+    letters = [SPACE, *map(chr, range(97, 123)), *map("".join, merges)]
+    ids = {text: i for i, text in enumerate(["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters])}
+    oracle = tokenizers.Tokenizer(models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    oracle.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(" ", SPACE)])
+    folder = saved(oracle, tmp_path)
+    direct, through = Tokenizer.from_pretrained(folder), converted(folder, tmp_path)
+    for text in ["Two CATS, \u03a3\u0391\u03a3", *random_texts(40, 36, longest=4)]:
+        want = oracle.encode(text, add_special_tokens=False).ids
+        assert direct.encode(text) == want, ascii(text)
+        assert through.encode(text, add_special=False) == want, ascii(text)
+
+
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_word_pieces(shared: Path, tmp_path: Path, lowercase: bool) -> None:
     oracle = rebuilt_word_piece(of_gguf(shared / "vocab" / "ggml-vocab-bert-bge.gguf"))
@@ -89,6 +105,44 @@ def test_word_pieces(shared: Path, tmp_path: Path, lowercase: bool) -> None:
         want = oracle.encode(text).ids
         assert direct.encode(text, parse_special=True) == want, ascii(text)
         assert through.encode(text, parse_special=True) == want, ascii(text)
+
+
+@pytest.mark.parametrize("marks", ["", r"<\|startoftext\|>|<\|endoftext\|>|"])
+def test_words_with_ends(tmp_path: Path, marks: str) -> None:
+    """CLIP's tokenizer, as published and as transformers 5 writes it."""
+    merges = [
+        ("c", "a"),
+        ("ca", "t"),
+        ("ca", "t</w>"),
+        ("o", "f</w>"),
+        ("'", "s</w>"),
+        ("cat", "s</w>"),
+        ("\u00c3", "\u00a9"),
+    ]
+    alphabet = sorted(BYTES)
+    texts = [*alphabet, *(byte + "</w>" for byte in alphabet), *map("".join, merges)]
+    ids = {text: i for i, text in enumerate([*texts, "<|startoftext|>", "<|endoftext|>"])}
+    unknown = "<|endoftext|>"
+    oracle = tokenizers.Tokenizer(models.BPE(ids, merges, end_of_word_suffix="</w>", unk_token=unknown))
+    spaces = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
+    oracle.normalizer = normalizers.Sequence([normalizers.NFC(), spaces, normalizers.Lowercase()])
+    words = tokenizers.Regex(marks + r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+")
+    oracle.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(words, "removed", True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    oracle.add_special_tokens(["<|startoftext|>", "<|endoftext|>"])
+    around = [(text, ids[text]) for text in ("<|endoftext|>", "<|startoftext|>")]
+    oracle.post_processor = processors.RobertaProcessing(*around, trim_offsets=False, add_prefix_space=False)
+    folder = saved(oracle, tmp_path)
+    direct, through = Tokenizer.from_pretrained(folder), converted(folder, tmp_path)
+    for text in ["It's 42 CATS of a cat\u00e9", "\u00e9cat", "", *texts_with(["<|endoftext|>"], 120, 35)]:
+        want = oracle.encode(text).ids
+        assert direct.encode(text, parse_special=True) == want, ascii(text)
+        assert through.encode(text, parse_special=True) == want, ascii(text)
+    assert direct.decode(direct.encode("cats  of\u00e9 x")) == "cats of\u00e9 x"
+    (folder / "tokenizer.json").write_text((folder / "tokenizer.json").read_text().replace('"Lowercase"', '"NFKC"'))
+    with pytest.raises(UnsupportedError, match="CLIP"):
+        read_pretrained(folder)
 
 
 @pytest.mark.parametrize("words", [False, True])

@@ -138,7 +138,10 @@ class LLMCore(LLMBase):
     ) -> Call[npt.NDArray[np.float32]]:
         if pooling == "none":
             raise RequestError("[embed] pooling 'none' gives no single vector: use embed_tokens, or mean, cls or last")
-        requests = [self._embedding_request(prompt, pooling, options, text) for prompt in prompt_list(prompts)]
+        requests = [
+            self._image_vector(prompt) or self._embedding_request(prompt, pooling, options, text)
+            for prompt in prompt_list(prompts)
+        ]
 
         def result(vectors: Sequence[Vectors]) -> npt.NDArray[np.float32]:
             found = cut(self._vectors.retrieval.finished(stacked(vectors, "embed")), dimensions)
@@ -262,6 +265,8 @@ class LLMCore(LLMBase):
         return _vector_call(requests, result)
 
 
-def _vector_call(requests: Sequence[EngineRequest], result: Callable[[Sequence[Vectors]], T]) -> Call[T]:
-    vectors = [Vectors() for _ in requests]
-    return Call(list(zip(requests, vectors, strict=True)), lambda: result(vectors))
+def _vector_call(requests: Sequence[EngineRequest | Vectors], result: Callable[[Sequence[Vectors]], T]) -> Call[T]:
+    """Return a call that computes vectors, some of which may be known."""
+    vectors = [request if isinstance(request, Vectors) else Vectors() for request in requests]
+    asked = [(one, found) for one, found in zip(requests, vectors, strict=True) if not isinstance(one, Vectors)]
+    return Call(asked, lambda: result(vectors))

@@ -27,6 +27,7 @@ from .loading.loader import open_model
 from .loading.model_names import model_path, named_model
 from .loading.ranking import is_judged, relevance
 from .requests.encoded import VectorMaker
+from .requests.media_prompts import image_vector, is_media_prompt
 from .requests.prompts import Prompt, Prompts, RequestOptions
 from .requests.texts import Pair, TextOptions, Texts, is_pair
 from .requests.transcripts import ChatTranscription
@@ -172,6 +173,14 @@ class LLMBase:
         cache = stats.cache
         uses = [*zip(self._cache_kinds, cache.groups, strict=True), ("state", cache.states)]
         return [(kind, use.held, use.cached) for kind, use in uses if kind != "state" or self._has_state]
+
+    def _image_vector(self, prompt: Prompt) -> Vectors | None:
+        """Return the vector of an image if the model has separate encoders of texts and images; None for a text."""
+        media = self._prompts.media
+        if media is None or not media.gives_vectors or not is_media_prompt(prompt):
+            return None
+        found = image_vector(prompt, media)
+        return None if found is None else Vectors(found)
 
     def _embedding_request(
         self, prompt: Prompt, pooling: Pooling | None, options: RequestOptions, text: TextOptions

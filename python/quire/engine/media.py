@@ -165,7 +165,8 @@ class MediaInput:
             self.encoders["video"] = encoders["image"]
         # Most of them wait for one that encodes.
         self.threads = ThreadPoolExecutor(32, thread_name_prefix="quire-media")
-        pads = {kind: encoder.model.pad for kind, encoder in encoders.items()}
+        self.gives_vectors = any(encoder.model.gives_vectors for encoder in encoders.values())
+        pads = {} if self.gives_vectors else {kind: encoder.model.pad for kind, encoder in encoders.items()}
         if "video" in self.encoders:
             pads["video"] = encoders["image"].model.video_pad
         self._pads = {kind: (pad, token_of(pad)) for kind, pad in pads.items()}
@@ -176,8 +177,8 @@ class MediaInput:
 
     @property
     def width(self) -> int:
-        """Numbers of a row."""
-        return max(encoder.model.n_out for encoder in self.encoders.values())
+        """Numbers of a row that the model reads; 0 for encoders of vectors beside those of texts."""
+        return 0 if self.gives_vectors else max(encoder.model.n_out for encoder in self.encoders.values())
 
     @property
     def template_texts(self) -> Mapping[Kind, str]:
@@ -254,7 +255,7 @@ class MediaInput:
 
     def _padded(self, rows: Floats) -> Floats:
         missing = self.width - rows.shape[1]
-        return np.pad(rows, ((0, 0), (0, missing))) if missing else rows
+        return np.pad(rows, ((0, 0), (0, missing))) if missing > 0 else rows
 
     def _keep(self, found: MediaRows) -> None:
         with self._lock:

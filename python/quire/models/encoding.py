@@ -59,12 +59,15 @@ class EncoderConfig(_ReadsBothWays, Config):
     hides_expansion: bool  # no token attends to those of type 1, the mask tokens of ColBERT's queries
 
     @classmethod
-    def read_file(cls, keys: Keys, weights: Weights, n_vocab: int, pooling: int = CLS) -> EncoderConfig:
+    def read_file(
+        cls, keys: Keys, weights: Weights, n_vocab: int, pooling: int = CLS, *, is_causal: bool = False
+    ) -> EncoderConfig:
         """Read the keys; ``pooling`` is the default of a classifier's (``Classes.read``)."""
         base = Config.read(keys, n_vocab)
         if not keys.has("attention.causal"):
-            raise LoadError(f"[{keys.arch}] missing key '{keys.full('attention.causal')}': expected false")
-        keys.only("attention.causal", False)
+            expected = str(is_causal).lower()
+            raise LoadError(f"[{keys.arch}] missing key '{keys.full('attention.causal')}': expected {expected}")
+        keys.only("attention.causal", is_causal)
         n_head = keys.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
         keys.only("attention.head_count_kv", n_head)
         if base.dim % n_head or base.dim // n_head > MAX_HEAD_DIM:

@@ -9,9 +9,10 @@ from typing import Protocol
 
 from quire._tokenizer.bpe import BytePairEncoder
 from quire._tokenizer.pieces import PieceEncoder
+from quire._tokenizer.pretokenize import Splitter
 from quire.errors import LoadError, RequestError
 from quire.tokenizer.marks import unknown_id_of
-from quire.tokenizer.vocabulary import Family, Normalization, TokenKind, Vocabulary
+from quire.tokenizer.vocabulary import BYTES, WORD_END, Family, Normalization, TokenKind, Vocabulary
 from quire.tokenizer.word_pieces import shown_word_piece
 
 __all__ = ["Encoder", "encoder_of"]
@@ -45,7 +46,7 @@ class Encoder(Protocol):
 def encoder_of(vocabulary: Vocabulary) -> Encoder:
     """Return the encoder of a vocabulary's family.  Raises LoadError if the vocabulary is inconsistent."""
     if vocabulary.family is Family.BYTE_PAIR:
-        return BytePairs(vocabulary)
+        return EndedWords(vocabulary) if vocabulary.pre_tokenizer.ends_words else BytePairs(vocabulary)
     cases = vocabulary.family is Family.WORD_PIECE or (
         vocabulary.family is Family.CHARACTER_PAIR and vocabulary.case.lowercase
     )
@@ -94,6 +95,62 @@ class BytePairs:
     def token_bytes(self, id: int) -> bytes:
         """Return the bytes of a token."""
         return self._native.token_bytes(id)
+
+
+class EndedWords:
+    """CLIP's byte-pair encoding, in which the last token of a word ends with ``</w>``.
+
+    Native code joins bytes, so a byte that is in no UTF-8 text stands for the end of a word.  Merges of this byte with
+    the one before come first, as the reference begins with a last byte that has its end.
+    """
+
+    strips_first_space = False
+    END, END_BYTE = "\u00ff", b"\xff"
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        texts = [
+            self._ended(text) if kind == TokenKind.NORMAL else text
+            for text, kind in zip(vocabulary.texts, vocabulary.kinds, strict=True)
+        ]
+        merges = [f"{byte} {self.END}" for byte in sorted(BYTES)] + [self._ended(merge) for merge in vocabulary.merges]
+        self._words = Splitter(vocabulary.pre_tokenizer.passes)
+        self._native = BytePairEncoder(texts, vocabulary.kinds, merges, passes=(), added=vocabulary.added)
+
+    def _ended(self, text: str) -> str:
+        return text.removesuffix(WORD_END) + self.END if text.endswith(WORD_END) else text
+
+    def encode(self, text: str | bytes, parse_special: bool) -> list[int]:
+        """Return the ids of a text; invalid UTF-8 becomes U+FFFD."""
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "replace")
+        return self._joined(self._native.split_added(text, parse_special))
+
+    def encode_segments(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
+        """Encode segments one by one."""
+        return [id for text, is_template in parts for id in self.encode(text, is_template)]
+
+    def _joined(self, parts: Iterable[str | int]) -> list[int]:
+        ids: list[int] = []
+        for part in parts:
+            if isinstance(part, int):
+                ids.append(part)
+                continue
+            for word in self._words.split(lowercased(unicodedata.normalize("NFC", part))):
+                ids += self._native.encode(word + self.END_BYTE, normalized=True)
+        return ids
+
+    def decode(self, ids: Iterable[int], skip_special: bool) -> bytes:
+        """Return the bytes of ids, with a space between words."""
+        return self._native.decode(ids, skip_special).replace(self.END_BYTE, b" ").strip()
+
+    def token_bytes(self, id: int) -> bytes:
+        """Return the bytes of a token, with a space for the end of a word."""
+        return self._native.token_bytes(id).replace(self.END_BYTE, b" ")
+
+
+def lowercased(text: str) -> str:
+    """Return a text in lower case.  The published lowercasing works on single characters: it has no final sigma."""
+    return text.replace("\u03a3", "\u03c3").lower()
 
 
 class Pieces:
@@ -208,8 +265,7 @@ class CasedPieces(Pieces):
         case = self._vocabulary.case
         if case.strip_accents and not text.isascii():
             text = unicodedata.normalize("NFD", text)
-        # The published lowercasing works on single characters, so it has no final sigma.
-        return text.replace("Σ", "σ").lower() if case.lowercase else text
+        return lowercased(text) if case.lowercase else text
 
 
 SIMPLE_ESCAPES = {"t": b"\t", "n": b"\n", "r": b"\r"}

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from quire.errors import LoadError, UnsupportedError
 from quire.tokenizer.configuration import end_ids_of, special_ids_of, with_configuration
 from quire.tokenizer.end_of_generation import end_of_generation_ids
-from quire.tokenizer.json_merges import character_pairs, merges_of
+from quire.tokenizer.json_merges import character_pairs, ended_words, merges_of
 from quire.tokenizer.json_models import (
     case_rules,
     character_map,
@@ -28,15 +28,20 @@ from quire.tokenizer.json_passes import is_white_space_split, passes_of
 from quire.tokenizer.marks import with_marks_apart
 from quire.tokenizer.pretokenizers import PreTokenizer
 from quire.tokenizer.sentencepiece import read_sentencepiece
-from quire.tokenizer.vocabulary import BYTE_TOKEN, AddedTokenRule, Family, Normalization, TokenKind, Vocabulary
+from quire.tokenizer.vocabulary import (
+    BYTE_TOKEN,
+    BYTES,
+    WORD_END,
+    AddedTokenRule,
+    Family,
+    Normalization,
+    TokenKind,
+    Vocabulary,
+)
 
 __all__ = ["read_pretrained"]
 
 Json: TypeAlias = "Mapping[str, object]"
-
-# The alphabet of byte-level byte-pair encoding (Radford et al. 2019): bytes that do not print are U+0100 and on.
-PRINTED = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-BYTES = {chr(byte) for byte in PRINTED} | {chr(0x100 + i) for i in range(256 - len(PRINTED))}
 
 
 def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
@@ -99,6 +104,8 @@ def _with_model(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
     """Add the parts that the family needs."""
     normalizer, pre_tokenizer = tokenizer.get("normalizer"), tokenizer.get("pre_tokenizer")
     kind = model.get("type", "BPE")
+    if model.get("end_of_word_suffix"):
+        return ended_words(found, tokenizer, model)
     if kind == "BPE" and not model.get("byte_fallback") and not is_white_space_split(pre_tokenizer):
         splitting = PreTokenizer(passes_of(pre_tokenizer), ignore_merges=bool(model.get("ignore_merges", False)))
         normalization = _normalization(normalizer)
@@ -165,7 +172,7 @@ def _check_model(model: Json) -> None:
             f"[tokenizer] tokenizer.json: unsupported model.type {kind!r}: supported are BPE, Unigram and WordPiece"
         )
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(key) and kind == "BPE":
+        if model.get(key) and kind == "BPE" and (key, model[key]) != ("end_of_word_suffix", WORD_END):
             raise UnsupportedError(f"[tokenizer] tokenizer.json: model.{key} is unsupported: {model[key]!r}")
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from quire.errors import LoadError
 from quire.tokenizer.json_models import Json, character_map, space_rules, steps, unsupported
-from quire.tokenizer.json_passes import is_white_space_split, passes_of_step
+from quire.tokenizer.json_passes import is_white_space_split, passes_of, passes_of_step
 from quire.tokenizer.pretokenizers import Alphabet, PreTokenizer, named
-from quire.tokenizer.vocabulary import CaseRules, Family, TokenKind, Vocabulary
+from quire.tokenizer.vocabulary import BYTES, WORD_END, CaseRules, Family, TokenKind, Vocabulary
 
-__all__ = ["character_pairs", "merges_of"]
+__all__ = ["character_pairs", "ended_words", "merges_of"]
 
 
 def merges_of(model: Json) -> list[str]:
@@ -59,12 +59,15 @@ def character_pairs(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabula
         raise unsupported("the normalizer Precompiled with BPE is unsupported")
     if (n_bytes := sum(kind == TokenKind.BYTE for kind in found.kinds)) != 256:
         raise unsupported(f"byte_fallback needs all 256 byte tokens, the vocabulary has {n_bytes}")
+    kept = [step for step in steps(normalizer, "normalizer") if step.get("type") != "Lowercase"]
+    lowercase = len(kept) < len(steps(normalizer, "normalizer"))
+    normalizer = {"type": "Sequence", "normalizers": kept}
     splits = [step for step in steps(pre_tokenizer, "pre_tokenizer") if is_split(step)]
     others = [step for step in steps(pre_tokenizer, "pre_tokenizer") if not is_split(step)]
     if splits and any(step.get("type") == "Metaspace" for step in others):
         raise unsupported("Metaspace with other steps is unsupported")
     spaces = space_rules(normalizer, {"type": "Sequence", "pretokenizers": others})
-    if not splits:
+    if not splits and not lowercase:
         scores = merge_scores(found.texts, found.kinds, _pairs_of(model))
         if scores is not None:
             return replace(found, family=Family.SCORED_PAIR, spaces=spaces, scores=scores)
@@ -75,9 +78,29 @@ def character_pairs(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabula
         merges=merges_of(model),
         pre_tokenizer=PreTokenizer(passes, alphabet=Alphabet.CHARACTERS, write_spaces=True),
         spaces=spaces,
-        case=CaseRules(lowercase=False, strip_accents=False),
+        case=CaseRules(lowercase=lowercase, strip_accents=False),
         scores=(),
     )
+
+
+def ended_words(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
+    """Add CLIP's merges and steps.  Raises UnsupportedError for others in a vocabulary whose words have an end."""
+    rules = steps(tokenizer.get("normalizer"), "normalizer")
+    if [step.get("type") for step in rules] != ["NFC", "Replace", "Lowercase"] or (
+        rules[1].get("pattern"),
+        rules[1].get("content"),
+    ) != ({"Regex": "\\s+"}, " "):
+        raise unsupported("the normalizer of a vocabulary with end_of_word_suffix is not CLIP's")
+    passes = passes_of(tokenizer.get("pre_tokenizer"))
+    for name in ("clip", "clip-marks"):
+        splitting = named(name)
+        if replace(splitting, passes=passes) == splitting:
+            break
+    else:
+        raise unsupported("the pre_tokenizer of a vocabulary with end_of_word_suffix is not CLIP's")
+    if not set(found.texts) >= BYTES | {byte + WORD_END for byte in BYTES}:
+        raise unsupported("end_of_word_suffix needs a token for each byte, in words and at their ends")
+    return replace(found, merges=merges_of(model), pre_tokenizer=splitting, scores=())
 
 
 def _between_white_space(found: Vocabulary, tokenizer: Json, model: Json, merges: Sequence[str]) -> Vocabulary:

@@ -20,6 +20,7 @@ _UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _ASCII_PUNCTUATION = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
 _NOT_HAN = r"&&[^\p{Han}]"
+_CLIP = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 _CASCADE = "".join(rf"\s{{{n}}}(?!\S)|" for n in (512, 256, 128, 64, 32, 16, 8, 4)) + r"\s{1,2}(?!\S)|\s{1}"
 _LATIN_GREEK_CYRILLIC = (
     "A-Za-z"
@@ -115,6 +116,8 @@ EXPRESSIONS = {
     "digit_triples": r"[0-9][0-9][0-9]",
     "punctuation_runs": r"[\p{P}\$\+<=>\^~\|]+",
     "falcon_punctuation": r"[\p{P}\$\+<=>\^~\|`]+",
+    "clip": _CLIP,
+    "clip_with_marks": rf"<\|startoftext\|>|<\|endoftext\|>|{_CLIP}",
     "bloom": " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+",
     "chameleon_sentinels": "<sentinel:[0-9]+>",
     "chameleon_images": "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",
@@ -165,6 +168,7 @@ class PreTokenizer:
         add_bos: Add the beginning-of-sequence token if the file does not say.
         always_bos: Add it whatever the file says.
         write_spaces: Write spaces as U+2581 (``CHARACTERS`` only).
+        ends_words: A word's last token ends with ``</w>``; letters are lowercased.
     """
 
     passes: tuple[Pass, ...]
@@ -174,6 +178,7 @@ class PreTokenizer:
     whole_newlines: bool = False
     write_spaces: bool = False
     always_bos: bool = False
+    ends_words: bool = False
 
 
 def _of(*names: str, **rules: Any) -> PreTokenizer:
@@ -191,6 +196,11 @@ _GPT4O = _of("gpt4o")
 _TINY_AYA = PreTokenizer((WORD_END_THREES, Pass(EXPRESSIONS["gpt4o"])))
 _LINES = _of("lines", alphabet=Alphabet.CHARACTERS, write_spaces=True)
 _GEMMA4 = replace(_LINES, whole_newlines=True, always_bos=True)
+
+
+def _clip(name: str) -> PreTokenizer:
+    return PreTokenizer((Pass(EXPRESSIONS[name], "removed", True), Pass(EXPRESSIONS["gpt2"])), ends_words=True)
+
 
 # GGUF files are written with the first name of a pre-tokenizer.
 BY_NAME = {
@@ -254,6 +264,8 @@ BY_NAME = {
     **dict.fromkeys(("gemma4", "granite-embed-multi-311m"), _GEMMA4),
     "sarvam-moe": _LINES,
     "whitespace": PreTokenizer((Pass(EXPRESSIONS["not_spaces"], "removed", True),), alphabet=Alphabet.CHARACTERS),
+    "clip": _clip("clip"),
+    "clip-marks": _clip("clip_with_marks"),
     "default": _of("punctuation_runs", "gpt2", "number_runs", "digit_triples"),
 }  # fmt: skip
 

@@ -110,6 +110,13 @@ END_IDS = "tokenizer.quire.end_ids"
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 """The form of byte tokens in families over characters."""
 
+# The alphabet of byte-level byte-pair encoding (Radford et al. 2019): bytes that do not print are U+0100 and on.
+PRINTED = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+BYTES = {chr(byte) for byte in PRINTED} | {chr(0x100 + i) for i in range(256 - len(PRINTED))}
+
+WORD_END = "</w>"
+"""The end of a word's last token, in CLIP's vocabulary."""
+
 NO_PRE_TOKENIZER = PreTokenizer(())
 
 

@@ -159,6 +159,15 @@ def _opened(
 def check_encoders(encoders: Mapping[Kind, MediaModel], model: LoadedModel) -> None:
     """Raise an error if a model cannot read what these encoders return."""
     dim = model.config.dim
+    if any(encoder.gives_vectors for encoder in encoders.values()):
+        from ...models.clip_text import ClipText
+
+        text = model.model
+        if not isinstance(text, ClipText) or any(encoder.n_out != text.n_out for encoder in encoders.values()):
+            raise _OtherModelsError(
+                "[media] the encoder makes vectors unlike those of the model: it is another model's"
+            )
+        return
     for encoder in encoders.values():
         if encoder.n_out % dim:
             raise _OtherModelsError(

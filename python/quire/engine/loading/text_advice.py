@@ -24,13 +24,14 @@ class TextAdvice:
     """The texts that go before inputs, by name, and how inputs and scores are treated.
 
     ``default_prompt``: the name of the prompt for requests that name none.  ``is_score_raw``: a cross-encoder's score
-    is not mapped to 0..1.
+    is not mapped to 0..1.  ``padded_length``: padding fills texts up to so many tokens, and takes part in them.
     """
 
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     max_tokens: int | None = None
     is_score_raw: bool = False
+    padded_length: int | None = None
 
     def prompt(self, name: str | None, input_type: str | None = None) -> str:
         """Return the prompt of a name or an input type.  RequestError if it is unknown."""
@@ -78,4 +79,6 @@ def text_advice(metadata: Metadata) -> TextAdvice:
     if activation not in ("identity", "sigmoid"):
         raise LoadError(f"[loader] unknown {_ACTIVATION} '{activation:.80}': expected identity or sigmoid")
     by_name = MappingProxyType(dict(zip(names, prompts, strict=True)))
-    return TextAdvice(by_name, default, max_tokens, activation == "identity")
+    arch = metadata.text("general.architecture", "")
+    padded = metadata.integer(f"{arch}.padded_length", 0) or None
+    return TextAdvice(by_name, default, max_tokens, activation == "identity", padded)

@@ -10,11 +10,12 @@ from ...errors import RequestError
 from .media import data_of
 
 if TYPE_CHECKING:
+    from ...media.pixels import Floats
     from ...models.media import Kind
     from ...tokenizer import Tokenizer
     from ..media import MediaInput, MediaRows, PromptMedia
 
-__all__ = ["MARK", "encoded_prompt", "is_media_prompt"]
+__all__ = ["MARK", "encoded_prompt", "image_vector", "is_media_prompt", "text_alone"]
 
 MARK = "<__media__>"
 """Llama.cpp's mark for an image or a sound in a raw prompt."""
@@ -26,8 +27,34 @@ _TEXTS = ("prompt", "prompt_string")
 
 
 def is_media_prompt(prompt: object) -> TypeGuard[Mapping[str, Any]]:
-    """Return True for a mapping with a text and images or sounds."""
-    return isinstance(prompt, Mapping) and any(isinstance(prompt.get(name), str) for name in _TEXTS)
+    """Return True for a mapping with a text and images or sounds, or with these alone."""
+    if not isinstance(prompt, Mapping):
+        return False
+    return any(isinstance(prompt.get(name), str) for name in _TEXTS) or any(
+        prompt.get(name) is not None for name in _KEYS
+    )
+
+
+def text_alone(prompt: Mapping[str, Any]) -> str | None:
+    """Return the text of a prompt that has nothing else."""
+    names = [name for name, value in prompt.items() if name != "mark" and value is not None]
+    return str(prompt[names[0]]) if len(names) == 1 and names[0] in _TEXTS else None
+
+
+def image_vector(prompt: Mapping[str, Any], media: MediaInput) -> Floats | None:
+    """Return the vector of an image, for a model with separate encoders of texts and images; None for a text.
+
+    RequestError for several images, and for an image with a text.
+    """
+    given = _items_of(prompt)
+    text = next((str(prompt[name]) for name in _TEXTS if isinstance(prompt.get(name), str)), "")
+    if not given:
+        return None
+    if len(given) > 1 or text.replace(str(prompt.get("mark", MARK)), "").strip():
+        raise RequestError("[embed] the model embeds a text or an image: give one of them in each prompt")
+    kind, held, place = given[0]
+    (vector,) = media.read(kind, data_of(kind, {kind: held}, place)).rows
+    return vector
 
 
 def encoded_prompt(
@@ -46,7 +73,7 @@ def encoded_prompt(
         RequestError: A key is unknown, an item cannot be read, or the text has not one place for each.
         CapacityError: The images and sounds take too many tokens.
     """
-    text = next(str(prompt[name]) for name in _TEXTS if isinstance(prompt.get(name), str))
+    text = next((str(prompt[name]) for name in _TEXTS if isinstance(prompt.get(name), str)), MARK)
     names = [name for name, value in prompt.items() if name not in (*_TEXTS, "mark") and value is not None]
     if names and media is None:
         raise RequestError("[prompt] the model reads text only: it has no encoder of images or sounds")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import string
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, cast
 
-from ...errors import RequestError
-from .media_prompts import is_media_prompt
+from ...errors import RequestError, UnsupportedError
+from ...tokenizer.vocabulary import Family
+from .media_prompts import MARK, is_media_prompt, text_alone
 from .prompts import prompt_list
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pair", "TextKind", "TextOptions", "Texts", "Truncate", "is_pair", "text_list"]
 
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 Pair: TypeAlias = tuple[str, str]
 Truncate: TypeAlias = bool | int
 TextKind: TypeAlias = Literal["query", "document"]
@@ -82,18 +85,33 @@ class Texts:
 
         A prompt with images or sounds stays as it is, besides the model's prompt.  It cannot be truncated.
         """
+        if is_media_prompt(prompt) and (text := text_alone(prompt)) is not None:
+            prompt = text
         if is_media_prompt(prompt):
             before = self._advice.prompt(options.prompt_name, options.input_type)
-            name = "prompt" if isinstance(prompt.get("prompt"), str) else "prompt_string"
-            return {**prompt, name: before + str(prompt[name])}
+            name = "prompt_string" if isinstance(prompt.get("prompt_string"), str) else "prompt"
+            return {**prompt, name: before + str(prompt.get(name, MARK))}
         if isinstance(prompt, str):
+            if self._advice.padded_length is not None:
+                prompt = plain_text(prompt, self._tokenizer.vocabulary.family)
             return self.single(self._advice.prompt(options.prompt_name, options.input_type) + prompt, options)
         if options.prompt_name is not None:
             raise RequestError("[prompt_name] prompt_name needs a text, not token ids")
         return self.single(prompt, options)
 
     def single(self, prompt: Prompt, options: TextOptions) -> list[int]:
-        """Return the ids of a prompt, truncated."""
+        """Return the ids of a prompt, truncated or filled up with padding."""
+        ids = self._cut(prompt, options)
+        if self._advice.padded_length is None:
+            return ids
+        pad = self._tokenizer.vocabulary.special_ids.get("pad")
+        if pad is None:
+            raise UnsupportedError(
+                "[embed] the model reads texts with padding, but its vocabulary has no padding token"
+            )
+        return ids + [pad] * (self._advice.padded_length - len(ids))
+
+    def _cut(self, prompt: Prompt, options: TextOptions) -> list[int]:
         ids, limit = self._prompts.token_ids(prompt), self.limit(options.truncate)
         if limit is None or len(ids) <= limit:
             return ids
@@ -131,6 +149,14 @@ class Texts:
     def _around(self) -> tuple[int, int]:
         vocabulary = self._tokenizer.vocabulary
         return len(vocabulary.prefix_ids), len(vocabulary.suffix_ids)
+
+
+def plain_text(text: str, family: Family) -> str:
+    """Return a text as SigLIP was trained to read it: lowercase, and with SentencePiece without punctuation."""
+    text = text.lower()
+    if family is not Family.UNIGRAM:
+        return text
+    return " ".join(text.translate(_WITHOUT_PUNCTUATION).split())
 
 
 def _room(limit: int, n_around: int) -> int:

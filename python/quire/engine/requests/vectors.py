@@ -23,8 +23,8 @@ PRECISIONS: tuple[str, ...] = get_args(Precision)
 class Vectors:
     """Takes the events of one request to embed."""
 
-    def __init__(self) -> None:
-        self.vector: npt.NDArray[np.float32] | None = None
+    def __init__(self, vector: npt.NDArray[np.float32] | None = None) -> None:
+        self.vector = vector
         self.complete = False
 
     def add(self, event: Event) -> None:

@@ -22,6 +22,7 @@ from .llava_next import open_llava_next
 from .paddleocr_vl import open_paddleocr_vl
 from .pixtral import open_pixtral
 from .qwen_vl import open_qwen_vl
+from .siglip import open_siglip, open_siglip2
 
 __all__ = ["FAMILIES", "open_processor"]
 
@@ -43,6 +44,8 @@ FAMILIES: Mapping[str, Opener] = {
     "PaddleOCRVLImageProcessor": open_paddleocr_vl,
     "PixtralImageProcessor": open_pixtral,
     "Qwen2VLImageProcessor": open_qwen_vl,
+    "Siglip2ImageProcessor": open_siglip2,
+    "SiglipImageProcessor": open_siglip,
     "SmolVLMImageProcessor": open_idefics3,
 }
 

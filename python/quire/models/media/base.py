@@ -40,6 +40,7 @@ SECTIONS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
 
 # The modules of ``clip.projector_type``.
 PROJECTORS = {
+    "clip": "clip",
     "gemma3": "gemma3",
     "gemma4a": "gemma4a",
     "gemma4ua": "gemma4ua",
@@ -61,6 +62,8 @@ PROJECTORS = {
     "qwen2vl_merger": "qwen2vl",
     "qwen3a": "qwen3a",
     "qwen3vl_merger": "qwen3vl",
+    "siglip": "siglip",
+    "siglip2": "siglip",
     "ultravox": "ultravox",
     "voxtral": "voxtral",
 }
@@ -144,11 +147,13 @@ class MediaModel(ABC):
         video_pad: Placeholder of a video's rows; empty: the model reads no videos.
         template_text: The text of chat templates that ``markup`` replaces; empty: templates are given a mark as text,
             because they write parts of ``markup`` themselves.
+        gives_vectors: An item's only row is its embedding, beside those of a text encoder; no model reads it.
         stages: The stages by name.
     """
 
     kind: ClassVar[Kind] = "image"
-    pad: str
+    gives_vectors: ClassVar[bool] = False
+    pad: str = ""
     video_pad: str = ""
     template_text: ClassVar[str] = ""
     processor: ImageProcessor | FeatureExtractor

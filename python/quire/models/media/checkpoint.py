@@ -23,6 +23,8 @@ __all__ = [
     "frame_of",
     "image_keys",
     "image_processor",
+    "is_gelu",
+    "kernel_of_patches",
     "layer_tensors",
     "row_of",
     "text_width",
@@ -173,6 +175,21 @@ def layer_tensors(layer: str) -> dict[str, str | Source]:
         "v.blk.{i}.ffn_up": f"{layer}mlp.fc1",
         "v.blk.{i}.ffn_down": f"{layer}mlp.fc2",
     }
+
+
+def is_gelu(config: Fields) -> bool:
+    """Return whether CLIP's activation is GELU, not its approximation by a sigmoid."""
+    if (name := config.text("hidden_act", "quick_gelu")) not in ("quick_gelu", "gelu"):
+        raise UnsupportedError(f"[convert] unsupported 'hidden_act': {name:.40} (expected quick_gelu or gelu)")
+    return name == "gelu"
+
+
+def kernel_of_patches(x: Array, config: Fields) -> Array:
+    """Turn a linear layer over patches [height, width, 3] into a convolution's kernel [3, height, width]."""
+    if x.ndim == 1:
+        return x
+    side = config.integer("patch_size", 16)
+    return np.ascontiguousarray(x.reshape(len(x), side, side, 3).transpose(0, 3, 1, 2))
 
 
 def row_of(index: int) -> Change:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import isqrt
 
-import numpy as np
-
 from ...checkpoints.mapping import Fields, Key, Source, computed, f32, tensor, u32
-from ...checkpoints.mapping.changes import Array
 from ...errors import LoadError, UnsupportedError
 from ...media import Layout, View
 from ...media.pixels import Floats
 from ...nn import Keys, Step, Tensor, Weights
 from .base import MediaModel, RunStage, Stage
-from .checkpoint import MediaCheckpoint, activation_key, image_processor, layer_tensors, text_width
+from .checkpoint import MediaCheckpoint, activation_key, image_processor, kernel_of_patches, layer_tensors, text_width
 from .grids import antialiased_rows, merged_rows
 from .vit import Projector, VisionTransformer
 
@@ -82,17 +79,9 @@ MODELS = {"lfm2": Lfm2Vl}
 # --- checkpoint ---
 
 
-def _kernel(x: Array, config: Fields) -> Array:
-    """Turn a linear layer over patches [height, width, 3] into a convolution's kernel [3, height, width]."""
-    if x.ndim == 1:
-        return x
-    side = config.integer("patch_size", 16)
-    return np.ascontiguousarray(x.reshape(len(x), side, side, 3).transpose(0, 3, 1, 2))
-
-
 def _tensors(config: Fields) -> Mapping[str, str | Source]:
     return {
-        "v.patch_embd": tensor("vision_tower.embeddings.patch_embedding", change=_kernel),
+        "v.patch_embd": tensor("vision_tower.embeddings.patch_embedding", change=kernel_of_patches),
         "v.position_embd": "vision_tower.embeddings.position_embedding",
         **layer_tensors("vision_tower.encoder.layers.{i}."),
         "v.post_ln": "vision_tower.post_layernorm",

@@ -15,7 +15,7 @@ from ...media.pixels import Floats
 from ...media.processors.llava_next import GRIDS
 from ...nn import Keys, Step, Tensor, Weights
 from .base import MediaModel, RunStage, Stage
-from .checkpoint import MediaCheckpoint, edge_of, image_processor, layer_tensors, text_width
+from .checkpoint import MediaCheckpoint, edge_of, image_processor, is_gelu, layer_tensors, text_width
 from .vit import Projector, VisionTransformer
 
 
@@ -94,12 +94,6 @@ def _n_layer(whole: Fields) -> int:
     return layer if layer > 0 else n_layer + 1 + layer
 
 
-def _is_gelu(config: Fields) -> bool:
-    if (name := config.text("hidden_act", "quick_gelu")) not in ("quick_gelu", "gelu"):
-        raise UnsupportedError(f"[convert] unsupported 'hidden_act': {name:.40} (expected quick_gelu or gelu)")
-    return name == "gelu"
-
-
 def _tensors(config: Fields) -> Mapping[str, str | Source]:
     return {
         "v.patch_embd": "vision_tower.embeddings.patch_embedding",
@@ -137,7 +131,7 @@ _LLAVA = MediaCheckpoint(
         "multi_modal_projector.": ("model.multi_modal_projector.", "multi_modal_projector."),
     },
     {
-        "use_gelu": computed("bool", _is_gelu),
+        "use_gelu": computed("bool", is_gelu),
         "vision.embedding_length": u32("hidden_size", default=768),
         "vision.feed_forward_length": u32("intermediate_size", default=3072),
         "vision.attention.head_count": u32("num_attention_heads", default=12),
