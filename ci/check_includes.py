@@ -69,6 +69,7 @@ PURE_INTERFACES = {
     "core/error.h",
     "core/dtype.h",
     "core/q8_layout.h",
+    "graph/trace/adapter_use.h",
     "graph/trace/step_batch.h",
 }
 KERNEL_ROOMS = {"kernels", "kernels/attention", "kernels/matmul", "kernels/rows"}

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <map>
 #include <span>
 
@@ -12,6 +13,7 @@
 #include "engine/drafting/head_drafter.h"
 #include "engine/drafting/lookup_drafter.h"
 #include "engine/drafting/model_drafter.h"
+#include "graph/cpu/low_rank_adapter.h"
 #include "kv/prefix_file.h"
 
 namespace quire::bindings {
@@ -74,10 +76,20 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
                      std::vector<int64_t> snapshot_positions, std::optional<int64_t> second_text,
                      std::string speculation, std::vector<int32_t> prediction, const Media &media,
                      const std::vector<bool> &is_causal, const std::optional<Places> &places,
-                     std::vector<std::vector<int32_t>> bad_sequences) {
+                     std::vector<std::vector<int32_t>> bad_sequences,
+                     const std::vector<std::pair<std::shared_ptr<LowRankAdapter>, float>> &adapters) {
     if (embedding && prompt_logits) throw RequestError("request", "embedding cannot be combined with prompt_logits");
     std::vector<std::pair<int32_t, std::string>> visible;
     for (const auto &[token, bytes] : visible_tokens) visible.emplace_back(token, std::string(bytes));
+    std::vector<HeldAdapter> held;
+    std::string adapters_name;
+    for (const auto &[adapter, scale] : adapters) {
+        if (!adapter) throw RequestError("request", "an adapter is None");
+        if (!std::isfinite(scale)) throw RequestError("request", cat("an adapter's scale is ", scale));
+        held.push_back({adapter, scale});
+        adapters_name += adapter->identity();
+        adapters_name.append(reinterpret_cast<const char *>(&scale), sizeof scale);
+    }
     auto found = prompt_media(media, is_causal, places, token_ids.size());
     return {std::move(token_ids),
             params ? std::make_shared<const SamplingParams>(*params) : nullptr,
@@ -97,7 +109,9 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
             std::move(speculation),
             std::move(prediction),
             std::move(found),
-            std::move(bad_sequences)};
+            std::move(bad_sequences),
+            std::move(held),
+            std::move(adapters_name)};
 }
 
 const char *kind_name(const Event &event) {
@@ -168,7 +182,8 @@ void bind_event(py::module_ &m) {
              py::arg("second_text") = py::none(), py::arg("speculation") = "",
              py::arg("prediction") = std::vector<int32_t>(), py::arg("media") = Media(),
              py::arg("is_causal") = std::vector<bool>(), py::arg("places") = py::none(),
-             py::arg("bad_sequences") = std::vector<std::vector<int32_t>>());
+             py::arg("bad_sequences") = std::vector<std::vector<int32_t>>(),
+             py::arg("adapters") = std::vector<std::pair<std::shared_ptr<LowRankAdapter>, float>>());
     py::class_<Timings>(m, "Timings")
         .def_readonly("queue_s", &Timings::queue_s)
         .def_readonly("prefill_s", &Timings::prefill_s)

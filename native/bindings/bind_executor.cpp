@@ -142,6 +142,9 @@ void bind_executor(py::module_ &m) {
              py::arg("directory"), py::kw_only(), py::arg("source") = "", py::arg("load") = "mmap",
              py::arg("source_is_mapped") = false);
     py::class_<Executor, std::shared_ptr<Executor>>(m, "ExecutorBase");
+    py::class_<LowRankAdapter, std::shared_ptr<LowRankAdapter>>(m, "LowRankAdapter")
+        .def_property_readonly("identity", [](const LowRankAdapter &self) { return py::bytes(self.identity()); })
+        .def_property_readonly("size_bytes", &LowRankAdapter::size_bytes);
     py::class_<GraphExecutor, Executor, std::shared_ptr<GraphExecutor>>(m, "Executor")
         .def(py::init([](Trace trace, const Device &device, int n_blocks, int threads, const std::string &kv,
                          const std::string &kernels, int max_rows, int max_sequences, const std::string &repack_mode,
@@ -223,6 +226,17 @@ void bind_executor(py::module_ &m) {
                                    return found;
                                })
         .def_property_readonly("n_pieces", &GraphExecutor::n_pieces)
+        .def(
+            "adapter",
+            [](const GraphExecutor &self, const py::bytes &identity,
+               const std::vector<std::tuple<std::string, Tensor, Tensor, float>> &pairs) {
+                std::vector<AdapterPair> given;
+                for (const auto &[matrix, a, b, factor] : pairs) given.push_back({matrix, a, b, factor});
+                std::string name = identity;
+                py::gil_scoped_release release;
+                return std::const_pointer_cast<LowRankAdapter>(self.adapter(std::move(name), given));
+            },
+            py::arg("identity"), py::arg("pairs"))
         .def(
             "run",
             [](GraphExecutor &self, std::vector<int32_t> tokens, std::vector<int32_t> positions,

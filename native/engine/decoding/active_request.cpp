@@ -103,7 +103,7 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
 
 SequenceSpec ActiveRequest::take_spec() {
     std::vector<int32_t> source;
-    PrefixContext context{{}, {}, request.salt};
+    PrefixContext context{request.adapters_name, {}, request.salt};
     std::shared_ptr<const PromptMedia> source_media;
     if (hears()) {
         // The rows depend on the sound alone, which its digest names.
@@ -124,7 +124,8 @@ SequenceSpec ActiveRequest::take_spec() {
             request.second_text.value_or(no_second_text),
             std::move(source),
             std::move(request.media),
-            std::move(source_media)};
+            std::move(source_media),
+            request.adapters};
 }
 
 int32_t ActiveRequest::n_likeliest(int index) const {

@@ -13,6 +13,7 @@
 #include "engine/sampling/log_probs.h"
 #include "engine/sampling/sampling_params.h"
 #include "engine/scheduling/prompt_media.h"
+#include "engine/scheduling/sequence.h"
 
 namespace quire {
 
@@ -54,6 +55,8 @@ struct Request {
     std::vector<int32_t> prediction; // expected answer, for drafters
     std::shared_ptr<const PromptMedia> media = {}; // null: the prompt is text
     std::vector<std::vector<int32_t>> bad_sequences = {}; // tokens that no answer has in this order
+    std::vector<HeldAdapter> adapters = {};
+    std::string adapters_name = {}; // names contents and scales; only requests with the same name share cached blocks
 };
 
 enum class EventKind {

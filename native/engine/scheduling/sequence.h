@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/scheduling/prompt_media.h"
+#include "graph/trace/adapter_use.h"
 #include "kv/prefix_hash.h"
 #include "kv/sequence_cache.h"
 
@@ -19,6 +20,11 @@ namespace quire {
 enum class SequenceId : uint64_t {};
 enum class LogitRows { last, every }; // for the prompt: only the row that is sampled from, or one per position
 inline constexpr int64_t no_second_text = std::numeric_limits<int64_t>::max();
+// An adapter that a sequence holds, and the scale that it is added with.
+struct HeldAdapter {
+    std::shared_ptr<const LowRankAdapter> adapter;
+    float scale;
+};
 enum class SequenceQueue { waiting, running, following };
 
 struct SequenceSpec {
@@ -36,6 +42,7 @@ struct SequenceSpec {
     std::vector<int32_t> source = {};
     std::shared_ptr<const PromptMedia> media = {}; // null: the prompt is text
     std::shared_ptr<const PromptMedia> source_media = {}; // rows that the encoder reads in place of tokens
+    std::vector<HeldAdapter> adapters = {}; // which `context` names
 };
 
 // There are no phases: a sequence has work while a row of logits that it wants lies before its last token, and running
@@ -50,7 +57,7 @@ struct Sequence {
           source_media(std::move(spec.source_media)),
           chain(names_of_source.context, pool->block_tokens(), media ? media->names() : std::vector<MediaName>()),
           snapshot_positions(std::move(spec.snapshot_positions)), priority(spec.priority), arrival_s(arrival_s),
-          key(std::move(spec.key)), second_text(spec.second_text) {}
+          key(std::move(spec.key)), second_text(spec.second_text), adapters(std::move(spec.adapters)) {}
 
     SequenceId id;
     std::vector<int32_t> tokens; // prompt and generated
@@ -74,6 +81,7 @@ struct Sequence {
     double arrival_s;
     std::string key;
     int64_t second_text;
+    std::vector<HeldAdapter> adapters;
     SequenceQueue queue = SequenceQueue::waiting;
     std::vector<Sequence *> followers; // choices that will share the prompt once it is computed
     Sequence *leader = nullptr; // for a following sequence

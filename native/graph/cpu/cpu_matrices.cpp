@@ -7,26 +7,29 @@
 #include "core/error.h"
 
 namespace quire {
-namespace {
 
-// Rows of a type without a layout of our own, with ggml's routine for one row.
-FileRows file_rows(const WeightRef &weight, int64_t n_in) {
+FileRows file_rows(const std::string &what, DType dtype, const uint8_t *data, int64_t n_in) {
     static const auto traits_of =
         reinterpret_cast<decltype(&ggml_get_type_traits_cpu)>(cpu_symbol("ggml_get_type_traits_cpu"));
-    const ggml_type type = weight->tensor.handle()->type;
+    const auto type = static_cast<ggml_type>(dtype);
     const ggml_type_traits_cpu *traits = traits_of(type);
     if (traits->vec_dot == nullptr) {
-        throw UnsupportedError(
-            "weights", cat(weight->name, " is ", name(weight->tensor.dtype()), ", a type that cannot be multiplied"));
+        throw UnsupportedError("weights", cat(what, " is ", name(dtype), ", a type that cannot be multiplied"));
     }
     FileRows rows;
-    rows.data = weight->tensor.data();
+    rows.data = data;
     rows.row_bytes = ggml_row_size(type, n_in);
     rows.x_row_bytes = ggml_row_size(traits->vec_dot_type, n_in);
     rows.to_floats = type == GGML_TYPE_F32 ? nullptr : ggml_get_type_traits(type)->to_float;
     rows.round = traits->vec_dot_type == GGML_TYPE_F32 ? nullptr : traits_of(traits->vec_dot_type)->from_float;
     rows.dot = traits->vec_dot;
     return rows;
+}
+
+namespace {
+
+FileRows rows_in_file(const WeightRef &weight, int64_t n_in) {
+    return file_rows(weight->name, weight->tensor.dtype(), weight->tensor.data(), n_in);
 }
 
 } // namespace
@@ -38,7 +41,7 @@ const Matrix *CpuMatrices::find(const WeightRef &weight) {
     const PackedWeights *packed = packed_ == nullptr ? nullptr : packed_->find(weight);
     known.push_back(&matrices_.emplace_back(packed != nullptr
                                                 ? packed_matrix(kernels_, *packed)
-                                                : Matrix{{}, file_rows(weight, shape[1]), shape[0], shape[1]}));
+                                                : Matrix{{}, rows_in_file(weight, shape[1]), shape[0], shape[1]}));
     return known.front();
 }
 
@@ -52,7 +55,7 @@ const std::vector<const Matrix *> &CpuMatrices::experts(const WeightRef &weight)
         first.n_out = shape[1];
         matrix = packed_matrix(kernels_, first);
     } else {
-        matrix = {{}, file_rows(weight, shape[2]), shape[1], shape[2]};
+        matrix = {{}, rows_in_file(weight, shape[2]), shape[1], shape[2]};
     }
     for (int64_t expert = 0; expert < shape[0]; ++expert) {
         known.push_back(&matrices_.emplace_back(matrix));

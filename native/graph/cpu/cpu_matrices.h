@@ -3,12 +3,17 @@
 
 #include <deque>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "graph/cpu/packed_model.h"
 #include "kernels/matmul/matmul.h"
 
 namespace quire {
+
+// Rows of a type without a packed layout, with ggml's routine for one row.  UnsupportedError naming `what` for a type that
+// cannot be multiplied.
+FileRows file_rows(const std::string &what, DType dtype, const uint8_t *data, int64_t n_in);
 
 // The matrices it returns live as long as it does.
 class CpuMatrices {

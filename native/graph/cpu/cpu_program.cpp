@@ -32,6 +32,10 @@ int rows_together(int64_t row_floats) {
 CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads, const KernelSet &set, std::vector<AttentionPlan> &plans,
                GroupBatch &own_rows)
     : batch(from), groups(plans.size()), team(threads), kernels(set) {
+    if (!from.adapters.empty()) {
+        token_adapters_ = adapter_rows(from, Lead::tokens);
+        logit_adapters_ = adapter_rows(from, Lead::rows);
+    }
     if (groups.size() > from.groups.size()) lay_out(own_rows, from);
     for (size_t g = 0; g < groups.size(); ++g) {
         AttentionBatch &attention = groups[g];

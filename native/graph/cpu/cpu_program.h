@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/cpu/adapter_rows.h"
 #include "graph/trace/step_batch.h"
 #include "graph/trace/trace.h"
 #include "kernels/attention/attention_plan.h"
@@ -42,10 +43,17 @@ struct CpuRun {
     // A plan for each group of the cache, and one more if rows are not cached: `own_rows` tells where.
     CpuRun(const StepBatch &batch, ThreadTeam &team, const KernelSet &kernels, std::vector<AttentionPlan> &plans,
            GroupBatch &own_rows);
+    // Rows with adapters, of the step or of its logits.
+    const std::vector<AdapterRows> &adapters(Lead lead) const {
+        return lead == Lead::tokens ? token_adapters_ : logit_adapters_;
+    }
     int n(Lead lead) const {
         return static_cast<int>(lead == Lead::tokens ? batch.tokens.size() : batch.logit_rows.size());
     }
     int n_sequences() const { return static_cast<int>(batch.n_kv.size()); }
+
+  private:
+    std::vector<AdapterRows> token_adapters_, logit_adapters_;
 };
 
 // The number of rows, of that many numbers, that are handed out together: work of less than a few microseconds is not

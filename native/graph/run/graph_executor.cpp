@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/system.h"
+#include "graph/operations/fused/linear.h"
 #include "graph/run/merged_products.h"
 #include "graph/run/pass.h"
 #include "graph/stock/device_weights.h"
@@ -220,6 +221,19 @@ void GraphExecutor::make_programs(const ExecutorOptions &options) {
     for (Pass *pass : passes()) pass->place(own_->memory.data());
 }
 
+std::shared_ptr<const LowRankAdapter> GraphExecutor::adapter(std::string identity,
+                                                             const std::vector<AdapterPair> &pairs) const {
+    if (has_graphs())
+        throw UnsupportedError("adapter", "adapters per request need a model that Quire's own kernels run on the CPU");
+    std::vector<WeightRef> products;
+    for_operations(
+        passes(), [](Place) { return true; },
+        [&](const OperationKind &kind) {
+            if (const auto *linear = dynamic_cast<const Linear *>(&kind)) products.push_back(linear->weight());
+        });
+    return std::make_shared<const LowRankAdapter>(std::move(identity), own_->kernels, products, pairs);
+}
+
 std::shared_ptr<ThreadTeam> GraphExecutor::team() const { return own_ ? own_->team : nullptr; }
 
 size_t GraphExecutor::cache_bytes() const {
@@ -331,6 +345,7 @@ void GraphExecutor::check(const StepBatch &batch, Kind kind) const {
                    "positions are not the last of the sequence");
         }
     }
+    expect(batch.adapters.empty() || batch.adapters.size() == n_sequences, "adapters and sequences differ in number");
     const size_t n_states_wanted = cache().state_bytes() > 0 ? n_sequences : 0;
     expect(batch.states.size() == n_states_wanted, "states and sequences differ in number");
     for (int32_t slot : batch.states) expect(slot > 0 && slot < n_states(), "state beyond the store");

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "graph/trace/adapter_use.h"
+
 namespace quire {
 
 inline constexpr size_t logit_strip = 64;
@@ -48,6 +50,8 @@ struct StepBatch {
     std::vector<GroupBatch> groups; // by group of the cache's layout
     std::vector<int32_t> states; // [n_sequences] slot of the recurrent state; empty where no layer keeps one
     HiddenStates hidden = HiddenStates::unwanted; // for the logit rows
+    // [n_sequences] the adapters of its rows, in the order in which they are added; empty: no sequence has any.
+    std::vector<std::vector<AdapterUse>> adapters = {};
     std::span<const float> features = {}; // [n_rows, n] that the trace reads; borrowed until the step has run
 };
 

@@ -5,7 +5,7 @@ from typing import Literal, final
 
 import numpy as np
 import numpy.typing as npt
-from quire._native.graph import ExecutorBase
+from quire._native.graph import ExecutorBase, LowRankAdapter
 from quire._native.kv import CacheStats
 
 # Sampling
@@ -124,6 +124,7 @@ class Request:
         places: ``[3, tokens]``, the position of each prompt token in time, height and width; None if all three are its
             position.
         bad_sequences: Tokens that no answer contains in this order.
+        adapters: Low-rank adapters with their scales, in the order in which they are added.
     """
 
     def __init__(
@@ -148,6 +149,7 @@ class Request:
         is_causal: Sequence[bool] = [],
         places: npt.NDArray[np.int32] | None = None,
         bad_sequences: Sequence[Sequence[int]] = [],
+        adapters: Sequence[tuple[LowRankAdapter, float]] = [],
     ) -> None: ...
 
 @final

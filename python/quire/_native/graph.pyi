@@ -345,6 +345,15 @@ def moe(
         gate_bias, up_bias, down_bias: ``[n_expert, n_out]``.
     """
 
+@final
+class LowRankAdapter:
+    """A low-rank adapter (Hu et al. 2021, "LoRA") in the form that an executor's steps read; immutable."""
+
+    @property
+    def identity(self) -> bytes: ...
+    @property
+    def size_bytes(self) -> int: ...
+
 class ExecutorBase:
     """The base class of executors, which run a decoder's steps."""
 
@@ -440,6 +449,17 @@ class Executor(ExecutorBase):
 
         No memory is taken; the CPU's bytes are for weights that are not packed.  Raises the executor's errors, except
         CapacityError.
+        """
+    def adapter(self, identity: bytes, pairs: Sequence[tuple[str, Tensor, Tensor, float]]) -> LowRankAdapter:
+        """Return an adapter for requests to this model; thread-safe.
+
+        Args:
+            identity: Names the contents, as cached prefixes are shared by name.
+            pairs: The matrix's name, A ``[rank, in]``, B ``[out, rank]``, both f32, and the factor of ``B (A x)``.
+
+        Raises:
+            UnsupportedError: A part of the model runs by ggml's operators, or no product reads a matrix.
+            ShapeError: A pair does not fit its matrix.
         """
     @property
     def n_vocab(self) -> int: ...

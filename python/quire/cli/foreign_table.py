@@ -17,7 +17,6 @@ _ON_OFF = ("on", "off", "auto", "0", "1", "true", "false")
 _ONE_DEVICE = "matrices are never split: use --split-mode layer to spread layers over devices"
 _DRAFT = "a draft model runs with the model's settings and an adaptive draft length: see docs/speculation.md"
 _NO_SUCH = "drafts come from a draft model, a prediction head or lookup in the text: see docs/speculation.md"
-_ADAPTER = "adapters apply to all requests from the start: use --lora FILE or FOLDER"
 _ROTATION = "RoPE settings come from the model file: set its rope keys when you convert it"
 _MEDIA = "unsupported so far: see docs/images.md"
 _NO_MODEL = "this command runs no model"
@@ -44,7 +43,7 @@ _LLAMA_CPP = (
     _note("--check-tensors", "files are always validated, except for the values of weights"),
     _works("--override-kv", elsewhere=_NO_MODEL),
     _works("--lora-scaled --lora", "--lora"),
-    _refused("--lora-init-without-apply", _ADAPTER),
+    _refused("--lora-init-without-apply", "give each adapter the scale 0, as in --lora FILE:0"),
     _refused("--control-vector --control-vector-scaled --control-vector-layer-range", "unsupported"),
     _works("-mm --mmproj", env="LLAMA_ARG_MMPROJ"),
     _refused("-mmu --mmproj-url", "download the file and give it with --mmproj", env="LLAMA_ARG_MMPROJ_URL"),
@@ -379,7 +378,11 @@ _VLLM = (
     _refused("--tokenizer --tokenizer-mode --hf-config-path", "the model's own is always used", neutral="auto"),
     _refused("--revision", "name the file: https://huggingface.co/org/name/resolve/REVISION/FILE", neutral="main"),
     _refused("--download-dir", "set HF_HOME to choose where models are stored"),
-    _refused("--enable-lora --lora-modules --max-loras --max-lora-rank --max-cpu-loras", _ADAPTER),
+    _note("--enable-lora", "adapters can always be loaded"),
+    _works("--lora-modules"),
+    _works("--max-loras --max-cpu-loras", "--max-loras"),
+    _works("--max-lora-rank"),
+    _note("--lora-dtype", "adapters are kept in 32 bits beside F32 matrices, else as BF16", takes=True),
     _works("--speculative-model", "--draft"),
     _works("--num-speculative-tokens", "--draft-max"),
     _refused("--speculative-config", "use --draft, --speculation and --draft-max"),

@@ -33,9 +33,8 @@ def _common(options: str) -> Section:
     return _section("Common options", options)
 
 
-_MODEL = _section(
-    "Model and download", "path hf_repo hf_file hf_token offline mmproj adapters quantize load packed_cache"
-)
+_MODEL = _section("Model and download", "path hf_repo hf_file hf_token offline mmproj quantize load packed_cache")
+_ADAPTERS = _section("LoRA adapters", "adapters lora_modules max_loras max_lora_rank")
 _CHAT = _section(
     "Chat and thinking",
     "system system_file reasoning reasoning_effort reasoning_budget reasoning_format template_values chat_template"
@@ -58,7 +57,7 @@ _KEYS = _section(
     " yarn_attn_factor yarn_beta_slow yarn_beta_fast",
 )
 _SPECULATION = _section("Speculative decoding", "draft speculation draft_max draft_min")
-_ENGINE = (_MODEL, _MACHINE, _DEVICES, _KEYS, _SPECULATION)
+_ENGINE = (_MODEL, _ADAPTERS, _MACHINE, _DEVICES, _KEYS, _SPECULATION)
 
 SECTIONS: Mapping[str, tuple[Section, ...]] = {
     "run": (

@@ -19,14 +19,16 @@ from ..params.engine_rules import (
     Adapters,
     JsonObject,
     KeyValues,
+    NamedPaths,
     Overrides,
     Shares,
     read_adapters,
     read_key_values,
+    read_named_paths,
     read_overrides,
     read_shares,
 )
-from ..params.rules import Bool, Choice, Float, Int
+from ..params.rules import Bool, Choice, Float, Int, Rule
 from .model_argument import model_option
 
 __all__ = ["PRESET", "GpuLayers", "ModelOptions", "adapters_option", "model_options"]
@@ -175,6 +177,14 @@ def _key_values(ctx: click.Context, param: click.Parameter, values: Sequence[str
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+def _named_paths(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> object:
+    """Parse paths with their names; None if there are none."""
+    try:
+        return read_named_paths(values) or None
+    except RequestError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
 def _json_object(ctx: click.Context, param: click.Parameter, value: str | None) -> object:
     """Check an object of JSON, which stays text."""
     try:
@@ -198,6 +208,11 @@ adapters_option = click.option(
 )  # fmt: skip
 
 
+_REPEATED: Mapping[type[Rule], Callable[[click.Context, click.Parameter, Sequence[str]], object]] = {
+    Overrides: _overrides, KeyValues: _key_values, NamedPaths: _named_paths,
+}  # fmt: skip
+
+
 def _click_option(name: str, option: EngineOption, default: object) -> Decorator:
     """Build a command's option from an engine option."""
     flags = (*option.flags.split(), name)
@@ -210,10 +225,9 @@ def _click_option(name: str, option: EngineOption, default: object) -> Decorator
             return click.option(*flags, is_flag=True, default=default, help=option.help)
         case Adapters():
             return adapters_option
-        case Overrides():
-            return click.option(*flags, multiple=True, callback=_overrides, metavar=option.metavar, help=option.help)
-        case KeyValues():
-            return click.option(*flags, multiple=True, callback=_key_values, metavar=option.metavar, help=option.help)
+        case Overrides() | KeyValues() | NamedPaths():
+            read = _REPEATED[type(rule)]
+            return click.option(*flags, multiple=True, callback=read, metavar=option.metavar, help=option.help)
         case JsonObject():
             more["callback"] = _json_object
         case Shares():

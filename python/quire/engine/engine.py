@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from .._native import engine as native
 from ..errors import (
@@ -19,6 +19,7 @@ from ..errors import (
     UnsupportedError,
 )
 from ..params.sampling import PARAMETERS
+from .adapters import NO_LIBRARY
 from .masks import MaskThreads
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .._native.engine import Decoder, DecoderStats, Event
     from ..grammar import Grammar, GrammarSource
     from ..params.sampling import LogitsProcessor, SamplingParams
+    from .adapters import AdapterLibrary
     from .media import PromptMedia
 
 __all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "Pooling", "native_params"]
@@ -118,7 +120,10 @@ class Engine:
     quick.  Every request ends with a ``"finish"`` event for each choice or with one ``Failure``.
     """
 
-    def __init__(self, decoder: Decoder, n_vocab: int, *, makes_logits: bool = True) -> None:
+    def __init__(
+        self, decoder: Decoder, n_vocab: int, *, makes_logits: bool = True, adapters: AdapterLibrary | None = None
+    ) -> None:
+        self._adapters = adapters
         self._makes_logits = makes_logits
         self._decoder: Decoder | None = decoder
         self._masks = MaskThreads(n_vocab, self._fail)
@@ -150,6 +155,9 @@ class Engine:
         if request.embedding is None and not self._makes_logits:
             raise UnsupportedError("[engine] the model is an encoder, which gives vectors and no text")
         assert request.form is None or request.grammar is not None, "a form must be compiled"
+        choice = None if params is None else cast("Sequence[tuple[str, float]] | None", params.adapter)
+        if choice and self._adapters is None:
+            raise UnsupportedError(NO_LIBRARY)
         return native.Request(
             request.token_ids,
             None if params is None else native_params(params),
@@ -172,6 +180,7 @@ class Engine:
             places=None if request.media is None else request.media.places,
             snapshot_positions=() if request.media is None else request.media.ends,
             bad_sequences=request.bad_sequences,
+            adapters=() if self._adapters is None else self._adapters.chosen(choice),
         )
 
     def cancel(self, request_id: int) -> None:
@@ -230,6 +239,8 @@ class Engine:
         if decoder is None:
             return
         decoder.close()
+        if self._adapters is not None:
+            self._adapters.close()
         self._masks.close()
         if threading.current_thread() is not self._thread:
             self._thread.join()

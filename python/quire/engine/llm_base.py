@@ -21,6 +21,7 @@ from ..params.engine_options import (
     SplitMode,
     config_of,
 )
+from .adapters import NO_LIBRARY, AdapterInfo, AdapterLibrary
 from .engine import Engine, EngineRequest, Pooling
 from .forks import forbid_in_children
 from .loading.loader import open_model
@@ -101,6 +102,9 @@ class LLMBase:
         yarn_beta_fast: float | None = None,
         taps: Sequence[int] = (),
         adapters: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
+        lora_modules: Mapping[str, str | os.PathLike[str]] | Sequence[str | tuple[str, str]] = (),
+        max_loras: int = 32,
+        max_lora_rank: int | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "model")}
         named = named_model(model, type(self).__name__, projector=mmproj == "auto")
@@ -137,7 +141,10 @@ class LLMBase:
             self._prompts.use_template(named.template)
         self._texts = Texts(self._prompts, self.n_ctx, opened.advice)
         self._vectors = VectorMaker(opened.retrieval, self._prompts, self._texts)
-        self._engine = Engine(opened.decoder, opened.n_vocab, makes_logits=not opened.output.is_encoder)
+        self._adapters = opened.adapters
+        self._engine = Engine(
+            opened.decoder, opened.n_vocab, makes_logits=not opened.output.is_encoder, adapters=opened.adapters
+        )
         # Also at the end of the program, and when nobody holds the model any more.
         self._close_engine = weakref.finalize(self, Engine.close, self._engine)
         forbid_in_children(self)
@@ -155,6 +162,38 @@ class LLMBase:
     def template_variables(self) -> frozenset[str]:
         """The variables that the chat template reads; empty without a template."""
         return self._prompts.template_variables
+
+    @property
+    def adapters(self) -> list[AdapterInfo]:
+        """The LoRA adapters that requests may choose."""
+        return [] if self._adapters is None else self._adapters.infos
+
+    def load_adapter(
+        self, path: str | os.PathLike[str], name: str | None = None, *, scale: float = 0.0, replace: bool = False
+    ) -> AdapterInfo:
+        """Load a LoRA adapter beside the running model.
+
+        Args:
+            path: A GGUF file or a PEFT folder.
+            name: What requests call it; None: the name of its file or folder.
+            scale: The scale for requests that choose no adapters; 0: they do without it.
+            replace: Take the place of an adapter of that name; requests that run with it go on.
+
+        Raises:
+            LoadError: The adapter is missing or malformed, or does not fit the model.
+            UnsupportedError: The adapter has something that Quire does not compute, or the model runs on a device.
+            RequestError: The name is taken, or the rank is more than ``max_lora_rank``.
+        """
+        return self._library().add(os.fspath(path), name, scale, replace=replace)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget a LoRA adapter.  Requests that run with it go on.  RequestError if there is none of that name."""
+        self._library().remove(name)
+
+    def _library(self) -> AdapterLibrary:
+        if self._adapters is None:
+            raise UnsupportedError(NO_LIBRARY)
+        return self._adapters
 
     def use_chat_template(self, source: str) -> None:
         """Use a Jinja chat template in place of the model's.  LoadError if it is invalid."""

@@ -9,10 +9,12 @@ from ..params.engine_options import EngineConfig, engine_options
 from ..params.engine_rules import (
     Adapters,
     KeyValues,
+    NamedPaths,
     Overrides,
     Shares,
     read_adapters,
     read_key_values,
+    read_named_paths,
     read_overrides,
     read_shares,
 )
@@ -36,6 +38,8 @@ def options_of_preset(preset: Preset) -> dict[str, Any]:
         texts = [value] if isinstance(value, str) else value
         if isinstance(rule, Adapters):
             found[name] = read_adapters(texts)
+        elif isinstance(rule, NamedPaths):
+            found[name] = read_named_paths(texts)
         elif isinstance(rule, Overrides):
             found[name] = read_overrides(texts)
         elif isinstance(rule, KeyValues):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -125,9 +125,13 @@ def checkpoints_of(arch: str) -> list[Checkpoint]:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model with its weights."""
+    """A model with its weights.
+
+    ``products``: the matrices that adapters can change, with the factor of their products.
+    """
 
     model: Model
+    products: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def config(self) -> Config:
@@ -262,4 +266,4 @@ def model_of(metadata: Metadata, weights: Weights, n_vocab: int) -> LoadedModel:
         weights.ignore(pattern, "it belongs to an encoder that Ollama keeps in the file of the text model")
     keys.finish(WITHOUT_EFFECT)
     weights.finish()
-    return LoadedModel(model)
+    return LoadedModel(model, weights.products)

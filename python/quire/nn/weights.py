@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate
 from math import isfinite
@@ -32,7 +32,7 @@ class Weights:
     """
 
     _adapters: Sequence[Adapter] = ()
-    _adapted: set[str]
+    _products: dict[str, float]
     predicts = False
 
     def __init__(
@@ -54,17 +54,22 @@ class Weights:
         self._reader = reader
         self.predicts = predicts
         self._adapters = adapters
-        self._adapted = set()  # names of the matrices that adapters can change
+        self._products = {}  # matrices that adapters can change, with the factor of their products
         self._place = place
         self._prefix = ""
         self._taken: dict[str, Weight] = {}
         self._ignored: dict[str, str] = {}  # pattern to reason
 
+    @property
+    def products(self) -> Mapping[str, float]:
+        """The matrices of ``linear``, which adapters can change, with the factor of their products."""
+        return self._products
+
     def scope(self, name: str) -> Weights:
         """Return the weights below ``name``."""
         inner = Weights(self._reader, self._place, self._adapters, predicts=self.predicts)
         inner._prefix = f"{self._prefix}{name}."
-        inner._taken, inner._ignored, inner._adapted = self._taken, self._ignored, self._adapted
+        inner._taken, inner._ignored, inner._products = self._taken, self._ignored, self._products
         return inner
 
     def blocks(self, n: int) -> Iterator[Weights]:
@@ -186,7 +191,8 @@ class Weights:
             bias = self.has(f"{name}.bias")
         weight = self.tensor(f"{name}.weight", (n_out, n_in))
         bias_weight = self.tensor(f"{name}.bias", (n_out,), vector=True) if bias else None
-        return Linear(weight, bias_weight, self._scale(name), self._added(f"{name}.weight", n_in, n_out))
+        scale = self._products[weight.name] = self._scale(name)
+        return Linear(weight, bias_weight, scale, self._added(f"{name}.weight", n_in, n_out))
 
     def _added(self, name: str, n_in: int, n_out: int) -> tuple[LowRank, ...]:
         """Return the low-rank products that the adapters add to a matrix, in the adapters' order."""
@@ -195,7 +201,6 @@ class Weights:
         if not self._adapters:
             return ()
         full, added = self._prefix + name, []
-        self._adapted.add(full)
         for i, adapter in enumerate(self._adapters):
             if rank := adapter.rank_of(full, n_in, n_out):
                 a, b = (
@@ -309,4 +314,4 @@ class Weights:
             names = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
             raise LoadError(f"[weights] unused tensors in the file ({len(left)}): {names}")
         for adapter in self._adapters:
-            adapter.finish(self._adapted)
+            adapter.finish({*self._products})

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import RequestError
 from .call_names import name_call
-from .engine_rules import Adapters, JsonObject, KeyValues, Layers, Overrides, PathText, Shares
+from .engine_rules import Adapters, JsonObject, KeyValues, Layers, NamedPaths, Overrides, PathText, Shares
 from .parameter import Declaration, Speculation, declared
 from .rules import Bool, Choice, Float, Int, Text
 
@@ -276,7 +276,19 @@ class EngineConfig:
     adapters: tuple[tuple[str, float], ...] = declared((), EngineOption(
         rule=Adapters(), flags="--lora --lora-scaled", metavar="FILE[:SCALE]",
         doc="LoRA adapter, a GGUF file or a PEFT folder, and its scale; may be repeated, or several with commas; they"
-        " add up and apply to all requests", aliases="lora lora_path lora_paths adapter",
+        " add up and apply to all requests that choose no others", aliases="lora lora_path lora_paths adapter",
+    ))
+    lora_modules: tuple[tuple[str, str], ...] = declared((), EngineOption(
+        rule=NamedPaths(), flags="--lora-modules", metavar="NAME=PATH",
+        doc="LoRA adapter that requests may choose by its name; may be repeated",
+    ))
+    max_loras: int = declared(32, EngineOption(
+        rule=Int(1, 2**16), flags="--max-loras", metavar="N", aliases="max_cpu_loras",
+        doc="LoRA adapters in memory; the least recently used are read again when they are needed",
+    ))
+    max_lora_rank: int | None = declared(None, EngineOption(
+        rule=Int(1, 2**16, optional=True), flags="--max-lora-rank", metavar="N", none="any",
+        doc="Largest rank of LoRA adapters that are accepted",
     ))
     # fmt: on
 
@@ -296,8 +308,8 @@ class EngineConfig:
             raise RequestError(f"[engine] draft_min {self.draft_min} is more than draft_max {self.draft_max}")
         if self.rope_scale is not None and self.rope_freq_scale is not None:
             raise RequestError("[engine] rope_scale and rope_freq_scale mean the same: give one of them")
-        if self.adapters and self.packed_cache is not None:
-            raise RequestError("[engine] packed_cache cannot be combined with adapters")
+        if len(self.adapters) > self.max_loras:
+            raise RequestError(f"[engine] {len(self.adapters)} adapters exceed max_loras {self.max_loras}")
         if self.draft is None and self.speculation in ("draft", "eagle"):
             raise RequestError(f"[engine] speculation '{self.speculation}' needs a draft model: give draft")
 

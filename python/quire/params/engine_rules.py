@@ -18,11 +18,13 @@ __all__ = [
     "JsonObject",
     "KeyValues",
     "Layers",
+    "NamedPaths",
     "Overrides",
     "PathText",
     "Shares",
     "read_adapters",
     "read_key_values",
+    "read_named_paths",
     "read_overrides",
     "read_shares",
 ]
@@ -102,6 +104,36 @@ class Adapters(_Tuple):
         """Take a single adapter, and paths without a number, which is then 1."""
         items = super().lenient((value,) if isinstance(value, str | os.PathLike) else value)
         return tuple(map(_pair, items)) if isinstance(items, tuple) else items
+
+
+@dataclass(frozen=True)
+class NamedPaths(_Tuple):
+    """Pairs of a name and a path, each name once."""
+
+    def _checked_items(self, label: str, value: tuple[object, ...]) -> object:
+        names = []
+        for each in value:
+            name, path = each if isinstance(each, tuple) and len(each) == 2 else (None, None)
+            if not isinstance(name, str) or not name or not isinstance(path, str) or not path:
+                raise RequestError(f"{label} has {each!r:.80}: expected NAME=PATH, or pairs (name, path)")
+            if name in names:
+                raise RequestError(f"{label} has {name!r:.80} twice")
+            names.append(name)
+        return value
+
+    def lenient(self, value: object) -> object:
+        """Take a mapping, texts NAME=PATH, and ``pathlib`` paths."""
+        given = [*value.items()] if isinstance(value, Mapping) else [value] if isinstance(value, str) else value
+        items = super().lenient(given)
+        return tuple(map(_named_path, items)) if isinstance(items, tuple) else items
+
+
+def _named_path(item: object) -> object:
+    if isinstance(item, str) and "=" in item:
+        return tuple(item.split("=", 1))
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], os.PathLike):
+        return item[0], os.fspath(item[1])
+    return item
 
 
 def _pair(adapter: object) -> object:
@@ -195,6 +227,25 @@ def read_adapters(values: Iterable[str]) -> tuple[tuple[str, float], ...]:
             found.append((each, 1.0))
         if not found[-1][0]:
             raise RequestError(f"[engine] adapters: {each!r:.80} names no file")
+    return tuple(found)
+
+
+def read_named_paths(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Parse ``NAME=PATH``, or vLLM's object of JSON with name and path.  RequestError for others."""
+    found = []
+    for each in values:
+        name, _, path = each.partition("=")
+        if each.lstrip().startswith("{"):
+            try:
+                given = json.loads(each)
+                name, path = given.pop("name"), given.pop("path")
+                left = {key for key, value in given.items() if key != "base_model_name" and value is not None}
+            except (ValueError, KeyError, AttributeError):
+                raise refusal("[engine] lora_modules", each, "is invalid: expected NAME=PATH") from None
+            if left:
+                raise RequestError(f"[engine] lora_modules: unsupported field {min(left)!r:.80}")
+        found.append((name, path))
+    NamedPaths().check("[engine] lora_modules", tuple(found))
     return tuple(found)
 
 

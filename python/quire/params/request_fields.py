@@ -13,7 +13,7 @@ from .sampling_defaults import chat_defaults
 from .structured import SchemaClass, StructuredOutputsParams, answer_form
 
 if TYPE_CHECKING:
-    from .sampling import LogitsProcessor
+    from .sampling import AdapterChoice, LogitsProcessor
 
 __all__ = ["ELSEWHERE", "RequestFields", "RequestKeywords", "read_keywords"]
 
@@ -80,6 +80,7 @@ class RequestFields(TypedDict, total=False):
     structured_outputs: StructuredOutputsParams | None
     speculation: str | None
     prediction: str | None
+    adapter: AdapterChoice | None
     # END SamplingParams
     response_format: Mapping[str, object] | SchemaClass | None
     regex: str | None

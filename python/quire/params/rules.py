@@ -12,6 +12,7 @@ from ..errors import RequestError
 __all__ = [
     "FLOAT_MAX",
     "INT_MAX",
+    "AdapterScales",
     "Bias",
     "Bool",
     "Callables",
@@ -254,6 +255,27 @@ class Names(Rule):
         if self.last in items and items[-1] != self.last:
             raise RequestError(f"{label} has {self.last!r} before another name: put it last")
         return items
+
+
+@dataclass(frozen=True)
+class AdapterScales(Rule):
+    """One adapter's name, or at most ``n`` names, pairs (name, scale), or a mapping of names to scales."""
+
+    n: int = 0
+
+    def _checked(self, label: str, value: object) -> object:
+        if isinstance(value, str):
+            return ((value, 1.0),) if value else ()
+        items = items_of(label, [*value.items()] if isinstance(value, Mapping) else value, self.n)
+        pairs: list[tuple[str, float]] = []
+        for item in items:
+            name, scale = (item, 1.0) if isinstance(item, str) else (*items_of(label, item), None)[:2]
+            if not isinstance(name, str) or not name:
+                raise RequestError(f"{label} has {item!r:.80}: expected names, or pairs (name, scale)")
+            if name in (other for other, _ in pairs):
+                raise RequestError(f"{label} has {name!r:.80} twice")
+            pairs.append((name, float(Float(-FLOAT_MAX, FLOAT_MAX).check(f"{label}: {name!r:.80} with", scale))))  # type: ignore[arg-type]
+        return tuple(pairs)
 
 
 @dataclass(frozen=True)

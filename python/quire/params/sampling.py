@@ -6,13 +6,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from ..errors import RequestError
 from .call_names import name_call
 from .parameter import Dialect, Parameter, Slider, Speculation, declared
-from .rules import INT_MAX, Bias, Bool, Callables, Choice, Float, Ids, Instance, Int, Names, Seed, Strings, Text
+from .rules import (
+    INT_MAX,
+    AdapterScales,
+    Bias,
+    Bool,
+    Callables,
+    Choice,
+    Float,
+    Ids,
+    Instance,
+    Int,
+    Names,
+    Seed,
+    Strings,
+    Text,
+)
 from .structured import StructuredOutputsParams
+
+AdapterChoice: TypeAlias = "str | Sequence[str | tuple[str, float]] | Mapping[str, float]"
+"""LoRA adapters: a name, names, or names with scales."""
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +38,7 @@ if TYPE_CHECKING:
 
     LogitsProcessor = Callable[[Sequence[int], npt.NDArray[np.float32]], npt.NDArray[np.float32]]
 
-__all__ = ["ALIASES", "DEFAULT_SAMPLERS", "PARAMETERS", "SPECULATIONS", "SamplingParams", "fields_of"]
+__all__ = ["ALIASES", "DEFAULT_SAMPLERS", "PARAMETERS", "SPECULATIONS", "AdapterChoice", "SamplingParams", "fields_of"]
 
 DEFAULT_SAMPLERS = (
     "penalties",
@@ -261,6 +279,10 @@ class SamplingParams:
     ))
     prediction: str | None = declared(None, Parameter(
         rule=Text(optional=True), native=False, doc="Expected answer, to draft tokens from; never changes the answer",
+    ))
+    adapter: AdapterChoice | None = declared(None, Parameter(
+        rule=AdapterScales(64, optional=True), native=False, none="those that the model was opened with",
+        doc="LoRA adapters of the request: a name, or names with scales; an empty text or list: none (adapters.md)",
     ))
 
     # fmt: on

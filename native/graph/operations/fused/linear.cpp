@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/large_pages.h"
 #include "graph/cpu/cpu_lowering.h"
+#include "graph/operations/fused/adapted_products.h"
 #include "graph/operations/fused/elements.h"
 #include "graph/stock/device_weights.h"
 #include "graph/stock/row_products.h"
@@ -49,17 +50,6 @@ float *scratch(int64_t n) {
     return reinterpret_cast<float *>(memory.at_least(static_cast<size_t>(n) * sizeof(float)));
 }
 
-// The steps that a row still needs before it is multiplied: a norm, an activation, or neither.
-struct RowStep {
-    std::optional<RowNorm> norm;
-    std::optional<Activation> activation;
-    explicit operator bool() const { return norm || activation; }
-    void apply(const RowKernels &kernels, const float *x, float *out, int64_t n) const {
-        if (norm) return kernels.rms_norm(x, norm->weight, norm->eps, out, n);
-        kernels.activate(*activation, x, out, n);
-    }
-};
-
 // Rows of x, after that step, in the form that a matrix wants.
 class RoundNode : public CpuNode {
   public:
@@ -97,33 +87,68 @@ class ProductNode : public CpuNode {
         CpuValue *x;
         const float *bias;
         CpuValue *out;
+        // Read where adapters are added.
+        const Weight *weight;
+        CpuValue *source;
+        RowStep step;
     };
     ProductNode(Lead lead, std::vector<Part> parts, CpuValue *residual, std::optional<Activation> activation)
-        : lead_(lead), parts_(std::move(parts)), residual_(residual) {
-        product_.activation = activation;
-    }
+        : lead_(lead), parts_(std::move(parts)), residual_(residual), activation_(activation) {}
     // The largest number of every strip of the only part's rows goes there.
     void keep_maxima(CpuValue *maxima) { maxima_ = maxima; }
     void place() override {
-        for (const Part &part : parts_)
+        for (const Part &part : parts_) {
             product_.factors.push_back({part.matrix, part.x->data, part.bias, part.out->floats()});
+            adapted_.push_back({part.weight, part.source->floats(), &part.step, part.out->floats()});
+        }
         if (residual_ != nullptr) product_.residual = residual_->floats();
-        if (maxima_ != nullptr) product_.maxima = maxima_->floats();
     }
     void run(const CpuRun &run) override {
-        constexpr int64_t alone_bytes = 96 << 10; // less is not worth waking another thread for
         product_.n_rows = product_.form_rows = run.n(lead_);
         if (product_.n_rows == 0) return;
+        const AdapterSums sums(run, lead_, adapted_);
+        if (!sums.empty()) return run_adapted(run, sums);
+        product_.activation = activation_;
+        product_.maxima = maxima_ == nullptr ? nullptr : maxima_->floats();
         const bool alone = product_cost_bytes(product_) < alone_bytes;
         const ProductItems items(run.kernels, product_, alone ? 1 : run.team.n_workers());
         run.team.for_each(items.size(), alone ? items.size() : 1, [&](int item) { items.run(item); });
     }
 
   private:
+    static constexpr int64_t alone_bytes = 96 << 10; // less is not worth waking another thread for
+
+    // Gates and maxima come after the additions.  Rows without adapters get the same bits as in run().
+    void run_adapted(const CpuRun &run, const AdapterSums &sums) {
+        product_.activation = std::nullopt;
+        product_.maxima = nullptr;
+        const bool alone = product_cost_bytes(product_) + static_cast<int64_t>(sums.cost_bytes()) < alone_bytes;
+        const ProductItems items(run.kernels, product_, alone ? 1 : run.team.n_workers());
+        const int n_sums = sums.n_items(), n_items = n_sums + items.size();
+        run.team.for_each(n_items, alone ? n_items : 1,
+                          [&](int item) { item < n_sums ? sums.multiply_by_a(item) : items.run(item - n_sums); });
+        sums.add();
+        const RowKernels &kernels = run.kernels.rows();
+        const int64_t n = parts_.front().matrix->n_out;
+        float *out = adapted_.front().out;
+        if (activation_)
+            run.team.for_each(product_.n_rows, rows_together(n), [&](int row) {
+                kernels.gate(*activation_, out + row * n, adapted_.back().out + row * n, out + row * n, n);
+            });
+        if (maxima_ != nullptr)
+            run.team.for_each(product_.n_rows, rows_together(n), [&](int row) {
+                for (int64_t at = 0; at < n; at += strip_columns)
+                    maxima_->floats()[row * n_strips(n) + at / strip_columns] =
+                        kernels.largest(out + row * n + at, std::min(strip_columns, n - at));
+            });
+    }
+
     Lead lead_;
-    std::vector<Part> parts_;
+    std::vector<Part> parts_; // fixed: products refer to their steps
     CpuValue *residual_, *maxima_ = nullptr;
+    std::optional<Activation> activation_;
     Product product_;
+    std::vector<AdaptedProduct> adapted_; // by part
 };
 
 // Activations of an operation in the form that a matrix wants; made once for all matrices that want them so.
@@ -143,14 +168,21 @@ ProductNode::Part part(CpuLowering &lowering, int i, CpuValue *out) {
     const Linear &linear = *lowering.as<Linear>(i);
     const Matrix *matrix = lowering.matrices().find(linear.weight());
     lowering.mark_done(i);
-    return {matrix, activations(lowering, lowering.input(i), matrix), weight_floats(linear.bias()), out};
+    const int source = lowering.input(i);
+    return {matrix,
+            activations(lowering, source, matrix),
+            weight_floats(linear.bias()),
+            out,
+            linear.weight().get(),
+            lowering.value(source),
+            {lowering.left_norm(source), lowering.left_activation(source)}};
 }
 
 void add_product(CpuLowering &lowering, Lead lead, std::vector<ProductNode::Part> parts, CpuValue *residual,
                  std::optional<Activation> activation = std::nullopt) {
     CpuProgram &program = lowering.program();
     std::vector<CpuValue *> used;
-    for (const ProductNode::Part &each : parts) used.insert(used.end(), {each.x, each.out});
+    for (const ProductNode::Part &each : parts) used.insert(used.end(), {each.x, each.out, each.source});
     if (residual != nullptr) used.push_back(residual);
     CpuValue *maxima = nullptr;
     if (parts.size() == 1 && lowering.trace().output >= 0 && parts[0].out == lowering.value(lowering.trace().output)) {

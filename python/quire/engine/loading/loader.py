@@ -183,6 +183,9 @@ def open_reader(
     if is_shape:
         is_whole = fit is not None and fit.placement is None
         model, adapter_bytes = _adapted(reader, config, devices[0] if is_whole else None)
+    has_library = devices[0].kind == "cpu" and config.kernels != "stock" and not sums_inputs
+    if has_library and config.adapters:  # requests choose among them
+        model = load_model(reader, predicts=wants_predictor(config, devices[0]))
     kernel_set = kernel_set_of(config, devices[0], fit.placement if fit else None)
     if fit is None:
         kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
@@ -197,6 +200,7 @@ def open_reader(
         return ModelParts(
             reader, path, config, devices, model, adapter_bytes, tokenizer, fit, kv_dtype, kernel_set,
             drafts=[each for each in (predictor, draft) if each is not None], repack=repack, sums_inputs=sums_inputs,
+            has_library=has_library,
             media=encoders, media_bytes=0 if encoders is None or fit else encoder_bytes(media, config, devices[0]),
         ).start()  # fmt: skip
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from ..._native.engine import Decoder, DecoderConfig, Drafter, GrammarDrafter, LookupDrafter, VocabInfo
 from ..._native.graph import Executor
 from ..._native.kv import CacheLayout
-from ...errors import UnsupportedError
+from ...errors import RequestError, UnsupportedError
+from ..adapters import NO_LIBRARY, AdapterLibrary
 from .draft import cache_bytes_beside
 from .kernel_choice import packed_cache_of
 from .memory import memory_at_hand
@@ -69,6 +70,7 @@ class OpenedModel:
     n_ctx_train: int  # positions that the model was trained on
     n_source: int = 0  # rows of sound that the encoder of an encoder-decoder model reads
     media: MediaInput | None = None
+    adapters: AdapterLibrary | None = None  # None: those of the options are a part of the model
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class ModelParts:
     """The parts of a model that is about to run.
 
     ``path`` names it.  ``fit``: its placement on devices; None for the CPU alone.  ``drafts``: models that draft for
-    it.  ``repack``: as in ``Executor``; None: by the options.
+    it.  ``repack``: as in ``Executor``; None: by the options.  ``has_library``: adapters are not a part of ``model``.
     """
 
     reader: GGUFReader
@@ -92,6 +94,7 @@ class ModelParts:
     drafts: Sequence[DraftModel]
     repack: Literal["no", "keep", "release", "lock"] | None
     sums_inputs: bool
+    has_library: bool = False
     media: MediaInput | None = None
     media_bytes: int = 0  # that encoders take; 0 if the fit counts them
 
@@ -133,7 +136,26 @@ class ModelParts:
             n_ctx_train=n_ctx_train,
             n_source=model.config.n_source,
             media=self.media,
+            adapters=self._adapters(executor),
         )
+
+    def _adapters(self, executor: Executor) -> AdapterLibrary | None:
+        """Return the adapters that requests choose from, if the model's kernels take any."""
+        config = self.config
+        if not self.has_library:
+            if config.lora_modules:
+                raise UnsupportedError(f"{NO_LIBRARY}: use adapters in place of lora_modules")
+            if config.adapters and config.packed_cache is not None:
+                raise RequestError("[engine] packed_cache cannot be combined with adapters here")
+            return None
+        library = AdapterLibrary(
+            executor, self.reader, self.model.products, max_loras=config.max_loras, max_rank=config.max_lora_rank
+        )
+        for path, scale in config.adapters:
+            library.add(path, scale=scale)
+        for name, path in config.lora_modules:
+            library.add(path, name)
+        return library
 
     def _sizes(self) -> tuple[Sizes, int]:
         """Return the sizes of the cache and of a step, and the number of positions that the model was trained on."""

@@ -1,0 +1,13 @@
+// Which adapters a sequence uses in a step.
+#pragma once
+
+namespace quire {
+
+class LowRankAdapter; // graph/cpu/low_rank_adapter.h
+
+struct AdapterUse {
+    const LowRankAdapter *adapter; // kept by the request
+    float scale;
+};
+
+} // namespace quire

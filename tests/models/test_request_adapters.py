@@ -1,0 +1,158 @@
+"""LoRA adapters that requests choose, against transformers with merged weights, and in mixed batches.  Needs torch."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from quire import SamplingParams
+from quire.engine import LLM
+from quire.errors import CapacityError, LoadError, RequestError, UnsupportedError
+from test_adapters import IDS, Array
+from tiny_adapters import write_peft_adapter
+from tiny_checkpoints import write_checkpoint
+
+torch = pytest.importorskip("torch", reason="needs torch (CI installs torch==2.13.0)")
+pytest.importorskip("transformers", reason="needs transformers")
+
+from oracle_models import Oracle, oracle_of  # noqa: E402
+
+pytestmark = [pytest.mark.python_only, pytest.mark.filterwarnings("ignore")]  # torch and transformers warn
+
+LLAMA = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+PHI3 = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
+OPTIONS: dict[str, Any] = {"threads": 2, "n_ctx": 128, "kv_dtype": "f32"}
+Halves = dict[str, Array]
+
+
+def make_adapter(folder: Path, oracle: Oracle, modules: Sequence[str], rank: int) -> Halves:
+    """Write a PEFT adapter with random halves and alpha 8, and return them."""
+    rng, halves = np.random.default_rng(rank), dict[str, Array]()
+    for name, module in oracle.model.named_modules():
+        if name.rpartition(".")[2] in modules:
+            n_out, n_in = module.weight.shape
+            for half, shape in (("A", (rank, n_in)), ("B", (n_out, rank))):
+                halves[f"{name}.lora_{half}"] = (0.3 * rng.standard_normal(shape)).astype(np.float32)
+    write_peft_adapter(folder, halves, {"r": rank, "lora_alpha": 8, "target_modules": [*modules]})
+    return halves
+
+
+@contextmanager
+def merged(oracle: Oracle, adapters: Sequence[tuple[Halves, float]]) -> Iterator[Oracle]:
+    """The model with ``W + scale * 8 / rank * B A`` in place of W."""
+    kept = {name: value.clone() for name, value in oracle.model.state_dict().items()}
+    for halves, scale in adapters:
+        for name, a in halves.items():
+            if name.endswith("lora_A"):
+                b, weight = halves[name[:-1] + "B"], oracle.model.get_submodule(name[: -len(".lora_A")]).weight
+                with torch.no_grad():
+                    weight += scale * 8 / len(a) * torch.from_numpy(b @ a)
+    yield oracle
+    oracle.model.load_state_dict(kept)
+
+
+def scored(model: LLM, ids: Sequence[int], **fields: Any) -> Array:
+    """The log-probability of each token but the first."""
+    found = model.generate(list(ids), max_tokens=1, prompt_logprobs=0, **fields)[0].prompt_logprobs
+    assert found is not None
+    return np.array([each.logprob for each in found if each is not None], np.float32)
+
+
+def expected_scores(oracle: Oracle, ids: Sequence[int]) -> Array:
+    rows = torch.log_softmax(oracle.answer(list(ids)), -1).numpy()
+    return np.array([rows[i, ids[i + 1]] for i in range(len(ids) - 1)], np.float32)
+
+
+def answers(model: LLM, prompts: Sequence[Any], params: Sequence[SamplingParams]) -> list[object]:
+    """All that depends on bits: tokens, and log-probabilities of several at each place."""
+    return [
+        [(each.token_id, each.logprob, tuple(each.top)) for each in result.logprobs or ()]
+        for result in model.generate(prompts, params)
+    ]
+
+
+@pytest.mark.parametrize(("arch", "modules"), [("llama", LLAMA), ("phi3", PHI3)])
+def test_chosen_adapters_equal_merged_weights(tmp_path: Path, arch: str, modules: Sequence[str]) -> None:
+    """Three adapters of different ranks beside one model that holds two at a time.
+
+    Each alone, two of them with scales, and all in one batch with requests that choose none: bit for bit as alone.
+    """
+    write_checkpoint(tmp_path / "hf", arch)
+    oracle = oracle_of(arch)
+    plain, ids = expected_scores(oracle, IDS), [*IDS, *IDS[:10]]
+    halves = {f"r{rank}": make_adapter(tmp_path / f"r{rank}", oracle, modules, rank) for rank in (2, 5, 16)}
+    paths: Mapping[str, Path] = {name: tmp_path / name for name in halves}
+    with LLM(tmp_path / "hf", lora_modules=paths, max_loras=2, **OPTIONS) as model:
+        assert [each.name for each in model.adapters] == [*halves]
+        assert sum(each.is_loaded for each in model.adapters) == 2
+        assert np.abs(scored(model, IDS) - plain).max() < 1e-4
+        choices = [[(name, 1.0)] for name in halves] + [[("r2", 0.5), ("r16", -1.5)]]
+        for choice in choices:
+            with merged(oracle, [(halves[name], scale) for name, scale in choice]):
+                expected = expected_scores(oracle, IDS)
+            assert np.abs(expected - plain).max() > 0.1  # the adapters matter
+            assert np.abs(scored(model, IDS, adapter=choice) - expected).max() < 1e-3
+        params = [
+            SamplingParams(adapter=choice, max_tokens=6, logprobs=3, temperature=0, ignore_eos=True)
+            for choice in ("", "r2", "r5", "", "r2", ["r2", "r5"])
+        ]
+        prompts = [ids[i : 20 + 3 * i] for i in range(len(params))]
+        mixed = answers(model, prompts, params)
+        assert mixed == [answers(model, [prompt], [one])[0] for prompt, one in zip(prompts, params, strict=True)]
+        # Cached blocks are shared among requests of one adapter and scale only.
+        fields = {"max_tokens": 1, "temperature": 0}
+        n_cached = [
+            model.generate(ids, adapter=choice, **fields)[0].n_cached_tokens  # type: ignore[arg-type]
+            for choice in ("r5", "r5", {"r5": 2.0}, "r16", "", "r5")
+        ]
+        assert n_cached == [0, 32, 0, 0, 0, 32]
+
+
+def test_adapters_come_and_go_beside_a_running_model(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "hf", "llama")
+    oracle = oracle_of("llama")
+    first = make_adapter(tmp_path / "first", oracle, ["q_proj"], 2)
+    make_adapter(tmp_path / "second", oracle, ["down_proj"], 3)
+    with merged(oracle, [(first, 0.5)]):
+        expected = expected_scores(oracle, IDS)
+    with LLM(tmp_path / "hf", adapters=[(tmp_path / "first", 0.5)], max_loras=1, max_lora_rank=3, **OPTIONS) as model:
+        assert np.abs(scored(model, IDS) - expected).max() < 1e-3  # by default
+        plain = scored(model, IDS, adapter="")
+        assert np.abs(plain - expected).max() > 0.1
+        info = model.load_adapter(tmp_path / "second", "other")
+        assert (info.rank, info.targets[0]) == (3, "blk.0.ffn_down.weight")
+        library = model._adapters
+        assert library is not None
+        held = weakref.ref(library.chosen([("other", 1.0)])[0][0])
+        assert held() is not None
+        stream = model.stream(IDS, adapter="other", max_tokens=40, temperature=0, ignore_eos=True)
+        next(stream)
+        model.unload_adapter("other")
+        assert sum(len(delta.token_ids) for delta in stream) >= 38  # the request goes on
+        assert np.abs(scored(model, IDS, adapter="") - plain).max() == 0
+        assert held() is None  # nothing keeps its memory
+        for refused, kind, words in (
+            ({"adapter": "other"}, RequestError, "'other'.*available: first"),
+            ({"adapter": [("first", float("nan"))]}, RequestError, "'first'"),
+            ({"adapter": 3}, RequestError, "adapter"),
+        ):
+            with pytest.raises(kind, match=words):
+                model.generate(IDS, **refused)  # type: ignore[arg-type]
+        make_adapter(tmp_path / "large", oracle, ["q_proj"], 4)
+        for given, kind, words in (
+            ((tmp_path / "second", "first"), RequestError, "'first'"),
+            ((tmp_path / "large",), RequestError, "rank 4"),
+            ((tmp_path / "absent",), LoadError, "absent"),
+        ):
+            with pytest.raises(kind, match=words):
+                model.load_adapter(*given)
+        model.load_adapter(tmp_path / "second")
+        with pytest.raises(CapacityError, match="2 adapters"):
+            model.generate(IDS, adapter=["first", "second"])
+    with pytest.raises(UnsupportedError, match="own kernels"):
+        LLM(tmp_path / "hf", lora_modules={"x": tmp_path / "first"}, kernels="stock", **OPTIONS)
