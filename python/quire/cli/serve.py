@@ -129,7 +129,7 @@ def _entries(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     "--state-dir",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Accept files and batches (/v1/files, /v1/batches), and keep them in DIR over restarts [none].",
+    help="Accept files and batches, and keep them and /v1/conversations in DIR over restarts [none].",
 )
 @click.option(
     "--slot-save-path",

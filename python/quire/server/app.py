@@ -34,7 +34,7 @@ from .routes.llama_cpp import state as llama_cpp_state
 from .routes.ollama import answers as ollama
 from .routes.ollama import fields as ollama_fields
 from .routes.ollama import models as ollama_models
-from .routes.openai import batches, chat_fields, responses, responses_fields, transcriptions
+from .routes.openai import batches, chat_fields, conversations, responses, responses_fields, transcriptions
 from .routes.openai import chat as openai_chat
 from .routes.openai import completions as openai_completions
 
@@ -119,6 +119,36 @@ ROUTES = (
     Route("POST", "/v1/sessions/{id}/restore", sessions.restore, "Read a session", sessions.FileBody, opens=False),
     Route("POST", "/v1/sessions/{id}/unpin", sessions.unpin, "Let the cache evict a session"),
     Route("POST", "/v1/responses/{id}/cancel", responses.cancel, "End a response in the background"),
+    Route(
+        "POST",
+        "/v1/conversations",
+        conversations.create,
+        "Begin a conversation",
+        conversations.ConversationBody,
+        opens=False,
+        may_be_empty=True,
+    ),
+    Route("GET", "/v1/conversations/{id}", conversations.show, "Describe a conversation"),
+    Route(
+        "POST",
+        "/v1/conversations/{id}",
+        conversations.update,
+        "Replace metadata",
+        conversations.MetadataBody,
+        opens=False,
+    ),
+    Route("DELETE", "/v1/conversations/{id}", conversations.delete, "Delete a conversation"),
+    Route("GET", "/v1/conversations/{id}/items", conversations.items, "List a conversation's items"),
+    Route(
+        "POST",
+        "/v1/conversations/{id}/items",
+        conversations.add_items,
+        "Add items",
+        conversations.ItemsBody,
+        opens=False,
+    ),
+    Route("GET", "/v1/conversations/{id}/items/{item}", conversations.item, "Return an item"),
+    Route("DELETE", "/v1/conversations/{id}/items/{item}", conversations.remove_item, "Delete an item"),
     Route("GET", "/v1/responses/{id}", responses.show, "Show a stored response"),
     Route("DELETE", "/v1/responses/{id}", responses.delete, "Delete a stored response"),
     *(

@@ -66,7 +66,8 @@ class Settings:
 
     Models:
         models_dir: A folder whose models are loaded on first use.
-        state_dir: A folder for files and batches of callers, which it keeps over restarts (None: neither is accepted).
+        state_dir: A folder that keeps files, batches and conversations of callers over restarts (None: no files and
+            batches are accepted, and conversations are in memory).
         slot_save_path: A folder for texts that callers save: sessions and llama.cpp's slots (None: nothing is saved).
         memory_budget_bytes: Memory for all models together (None: three quarters of the machine's memory).  It also
             limits a single model (None: what is free).

@@ -27,6 +27,7 @@ from .background import BackgroundResponses
 from .batch_runner import Answer, Post
 from .batches import Batches
 from .catalog import Catalog
+from .conversation_store import Conversations
 from .downloads import Downloads, fetched
 from .library import Library
 from .metrics import Metrics
@@ -96,6 +97,7 @@ class Service:
         self.sessions, self.slots = SessionStore(), Slots()
         saved = settings.slot_save_path
         self.saved_histories = None if saved is None else SavedHistories(Path(saved))
+        self.conversations = Conversations(None if settings.state_dir is None else Path(settings.state_dir))
         self.batches: Batches | None = None
         self.background = BackgroundResponses(lambda: self.post, self.responses)
         self._session_key = secrets.token_bytes(32)
@@ -222,6 +224,7 @@ class Service:
         await asyncio.gather(self.library.start(), self.toolbox.open_async(tolerant=True))
         if self.settings.state_dir is not None:
             batches = Batches(Path(self.settings.state_dir), self.post, lambda: self.admission.n_running)
+            await self.conversations.opened()
             await batches.start()
             self.batches = batches
 
@@ -230,6 +233,7 @@ class Service:
         await self.background.stop()
         if self.batches is not None:
             await self.batches.stop()
+        await self.conversations.stop()
         await self.toolbox.close_async()
         await self.downloads.stop()
         await self.library.stop()

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from ...failures import ApiError, Dialect, error_body
+from ...service.conversation_store import ConversationStore
 from ...worker.protocol import Delta
 from ..answers import Message, ResponseStream, Usage, new_id
 from ..fields import shown_tier
 from ..sampling_fields import sampling_of
 from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
+from .conversations import new_items, stored
 from .mcp_turn import Planned
 from .output_events import Output, ReasoningItem, TextItem
 from .output_items import call_item, message_item, reasoning_item
@@ -31,7 +33,7 @@ __all__ = ["Asked", "ResponseShape", "response_object"]
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: the engine's work, the messages without instructions, and the number of their values.
+    """A request: the engine's work, the messages without instructions, the number of their values, and the input.
 
     ``turn``: the server runs tools for it.
     """
@@ -40,6 +42,7 @@ class Asked:
     work: Chat
     messages: list[dict[str, Any]]
     n_values: int
+    given: str | list[dict[str, Any]]
     turn: McpTurn | None = None
 
 
@@ -52,6 +55,7 @@ def response_object(body: ResponsesBody, model: str, status: str) -> dict[str, A
         "created_at": int(time.time()),
         "status": status,
         "background": body.background,
+        "conversation": None if body.conversation is None else {"id": body.conversation_id},
         "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
         "instructions": body.instructions,
@@ -138,7 +142,7 @@ class ResponseShape:
             results = await self._run(planned)
             self._out.items += [each.item for each in planned]
             if not await self._goes_on(planned, results):
-                return self._complete()
+                return await self._complete()
 
     def _planned(self) -> list[Planned]:
         """Decide what happens to the calls of the answer."""
@@ -176,9 +180,15 @@ class ResponseShape:
         self.message = Message()
         return True
 
-    def _complete(self) -> dict[str, Any]:
-        """Return the complete response, and store it unless the request forbids it."""
+    async def _complete(self) -> dict[str, Any]:
+        """Return the complete response, and store it unless the request forbids it.
+
+        Its conversation gets the input and the output.
+        """
         response = self._response(self._status)
+        if (id_ := self._body.conversation_id) is not None:
+            added = [*new_items(self._asked.given), *response["output"]]
+            await stored(self._answer.context, ConversationStore.add, id_, added)
         if self._body.store:
             context = self._answer.context
             messages = [*self._asked.messages, *self._added]
@@ -217,7 +227,7 @@ class ResponseShape:
             if not await self._goes_on(planned, results):
                 break
         timings = timings_of(self._answer.ends[0])
-        response = self._complete()
+        response = await self._complete()
         yield self._out.event(f"response.{response['status']}", response=response, timings=timings)
 
     async def _answer_pieces(self) -> AsyncIterator[bytes]:

@@ -14,6 +14,7 @@ from ...listener import sse
 from ...listener.body_meter import MOST_VALUES
 from ...listener.replies import Events, Reply
 from ...listener.request_context import RequestContext
+from ...service.conversation_store import ConversationStore
 from ...worker.engine_client import EngineClient
 from ...worker.params import set_fields
 from ...worker.protocol import Chat
@@ -25,6 +26,7 @@ from ..text_parts import without_billing_line
 from ..tools import refuse_pages
 from ..truncation import DROP_ADVICE
 from .chat_fields import counted, options_of
+from .conversations import stored
 from .mcp_tools import McpTools
 from .mcp_turn import McpHistory, McpTurn
 from .response_items import messages_of, tool_of
@@ -155,8 +157,10 @@ def _check(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> None:
             check_fields(tool, ("type", "name", "description", "parameters", "strict"), place, context)
 
 
-async def _read(context: RequestContext[ResponsesBody], history: McpHistory | None) -> tuple[list[dict[str, Any]], int]:
-    """Return the messages of an input after those of the response it continues, and the number of their values.
+async def _read(
+    context: RequestContext[ResponsesBody], history: McpHistory | None
+) -> tuple[list[dict[str, Any]], int, str | list[dict[str, Any]]]:
+    """Return the messages of an input after those that it continues, the number of their values, and the input.
 
     ``history`` receives what they say about tools of MCP servers.
     """
@@ -174,11 +178,29 @@ async def _read(context: RequestContext[ResponsesBody], history: McpHistory | No
             raise ApiError(400, "invalid_value", text, "previous_response_id")
         if history is not None:
             history.listed |= {str(tool.get("server_label")) for tool in kept.response["tools"]}
+    if (id_ := body.conversation_id) is not None:
+        earlier = await _of_conversation(context, id_, history)
     await context.prepared(_check, body, context)
     given = body.input if isinstance(body.input, str) else _with_kept(context, body.input)
     left_out = partial(leave_out, context)
     messages = earlier + await context.prepared(messages_of, given, ToolNames(body.tools), left_out, history)
-    return messages, n_values
+    return messages, n_values, given
+
+
+async def _of_conversation(
+    context: RequestContext[ResponsesBody], id_: str, history: McpHistory | None
+) -> list[dict[str, Any]]:
+    """Return the messages of a conversation.  ApiError 400 if it is too large for a request."""
+    if context.body.previous_response_id is not None:
+        text = "previous_response_id cannot be combined with conversation"
+        raise ApiError(400, "invalid_value", text, "previous_response_id")
+    kept = await stored(context, ConversationStore.items, id_)
+    n_bytes = len(await context.offload(json.encode, kept))
+    if n_bytes + context.received.n_bytes > context.service.settings.max_body_bytes or len(kept) > MOST_VALUES:
+        text = "the conversation exceeds the size limit of a request: delete items"
+        raise ApiError(400, "invalid_value", text, "conversation")
+    names = ToolNames(context.body.tools)
+    return await context.offload(messages_of, kept, names, lambda _: None, history)
 
 
 def _with_kept(context: RequestContext[ResponsesBody], items: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -206,7 +228,9 @@ async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
     history = _mcp(context)
     if body.background:
         return _in_background(context)
-    messages, n_values = await _read(context, history if history.mcp else None)
+    if body.conversation_id is not None:
+        context.closing.callback(context.service.conversations.begin(body.conversation_id))
+    messages, n_values, given = await _read(context, history if history.mcp else None)
     turn = None
     if history.mcp:
         turn = McpTurn(context, history)
@@ -217,7 +241,9 @@ async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
         work.options["max_prompt_tokens"] = most_prompt_tokens(engine.info.n_ctx, body.max_output_tokens)
     answer = ResponseStream(context, context.submit(engine, work), advice=DROP_ADVICE)
     await answer.start()
-    shape = ResponseShape(body, answer, Asked(engine, work, messages, n_values, turn), body.model or context.model)
+    shape = ResponseShape(
+        body, answer, Asked(engine, work, messages, n_values, given, turn), body.model or context.model
+    )
     if body.stream:
         return Events(shape.pieces(), shape.failed, ping=sse.PING)
     return Reply.json(await shape.whole())
@@ -258,7 +284,7 @@ async def count(context: RequestContext[ResponsesBody]) -> Reply:
     """Count the prompt tokens of an input."""
     engine = context.engine(context.body.model)
     history = _mcp(context)
-    messages, _ = await _read(context, history if history.mcp else None)
+    messages, _, _ = await _read(context, history if history.mcp else None)
     work = await context.prepared(_work, engine, context, messages, history.mcp)
     values = {"messages": await context.with_images(work.messages), "options": work.options}
     return Reply.json(await counted(context, engine, values))

@@ -37,6 +37,12 @@ class TextFields(Body, kw_only=True, forbid_unknown_fields=True):
         return StructuredOutputsParams.from_response_format(given)
 
 
+class ConversationId(Body, kw_only=True, forbid_unknown_fields=True):
+    """A conversation by its id."""
+
+    id: Annotated[str, Meta(max_length=64)]
+
+
 @sampling_fields("responses")
 class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     """A request in OpenAI's format."""
@@ -46,6 +52,7 @@ class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     model: Name | None = None
     instructions: Text | None = None
     previous_response_id: Annotated[str, Meta(max_length=64)] | None = None
+    conversation: Annotated[str, Meta(max_length=64)] | ConversationId | None = None
     max_output_tokens: Annotated[int, limits_of("max_tokens")] | None = None
     tools: Tools = []
     tool_choice: str | dict[str, Any] | None = None
@@ -74,7 +81,11 @@ class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         "stream_options": ({}, {"include_obfuscation": False}),
     }
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
-        "conversation": (),
         "prompt": (),
         "top_logprobs": (0,),
     }
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The id of the conversation."""
+        return self.conversation.id if isinstance(self.conversation, ConversationId) else self.conversation
