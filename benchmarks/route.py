@@ -24,7 +24,8 @@ from typing import Any
 
 import httpx
 from quire.routing.front import Front
-from quire.routing.policy import Policy, Replica
+from quire.routing.policy import Policy
+from quire.routing.prefix_index import Replica
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = ("river", "house", "tree", "cat", "sun", "king", "bread", "song", "boat", "road", "bird", "fox", "night")
@@ -45,8 +46,8 @@ def serve(n: int, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
 class AtRandom(Policy):
     """Ignores what replicas have cached."""
 
-    def choose(self, replicas: Any, hashes: Any) -> Replica | None:
-        ready = [replica for replica in replicas if replica.is_ready]
+    def choose(self, replicas: Any, hashes: Any, tried: Any = ()) -> Replica | None:
+        ready = [replica for replica in replicas if replica.is_ready and replica not in tried]
         return self.draw.choice(ready) if ready else None
 
 

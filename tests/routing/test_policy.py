@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from quire.routing.policy import Digest, Policy, Replica
+from quire.routing.policy import Policy
+from quire.routing.prefix_index import PrefixIndex, Replica
 from quire.routing.prefixes import BLOCK_BYTES, prefix_hashes
 
 LONG = "river house tree cat " * 100
@@ -44,15 +45,27 @@ def test_anything_is_a_request() -> None:
     assert prefix_hashes({"prompt": "\ud800" * 600})
 
 
-def test_a_digest_finds_the_longest_match_and_forgets_ends_first() -> None:
-    digest = Digest(most=10)
-    digest.add(range(8))
+def test_the_index_finds_the_longest_match_and_forgets_ends_first() -> None:
+    index, one, other = PrefixIndex(most=10), Replica("1"), Replica("2")
+    index.add(one, range(8))
     for n in range(9):
-        assert digest.n_matching([*range(n), -1, -2]) == n
-    digest.add(range(100, 105))
-    assert len(digest) == 10
-    assert digest.n_matching(range(8)) == 5
-    assert digest.n_matching(range(100, 105)) == 5
+        assert index.n_known([*range(n), -1, -2]) == n
+    index.add(other, range(3))
+    assert [index.n_matching(each, range(8)) for each in (one, other)] == [8, 3]
+    assert index.holders(2) == [other, one]
+    index.add(one, range(100, 105))
+    assert len(index) == 10
+    assert index.n_known(range(8)) == 5
+    assert index.n_matching(one, range(100, 105)) == 5
+    one.epoch += 1  # it has started again, with an empty cache
+    assert [index.n_matching(each, range(8)) for each in (one, other)] == [0, 3]
+
+
+def test_a_block_remembers_the_last_replicas_it_was_sent_to() -> None:
+    index, some = PrefixIndex(most_holders=3), replicas(0, 0, 0, 0, 0)
+    for replica in (*some, some[3]):
+        index.add(replica, range(2))
+    assert index.holders(1) == [some[3], some[4], some[2]]
 
 
 def replicas(*n_active: int) -> list[Replica]:
@@ -62,9 +75,10 @@ def replicas(*n_active: int) -> list[Replica]:
 def test_the_longest_match_wins_unless_it_is_far_busier() -> None:
     policy = Policy(draw=random.Random(1))
     some = replicas(4, 0, 0)
-    some[0].digest.add(range(10))
-    some[1].digest.add(range(6))
+    policy.index.add(some[1], range(6))
+    policy.index.add(some[0], range(10))
     assert policy.choose(some, list(range(12))) is some[0]
+    assert policy.choose(some, list(range(12)), tried={some[0]}) is some[1]
     some[0].n_active = 5
     assert policy.choose(some, list(range(12))) in some[1:]
     some[0].n_active, some[0].is_ready = 0, False
@@ -81,3 +95,13 @@ def test_without_a_match_requests_are_spread() -> None:
         assert chosen is not None
         chosen.n_active += 1
     assert max(each.n_active for each in some) - min(each.n_active for each in some) <= 3
+
+
+def test_a_fleet_is_asked_in_part_and_matches_are_found_all_the_same() -> None:
+    policy, many = Policy(draw=random.Random(1)), replicas(*[1] * 1000)
+    policy.index.add(many[700], range(10))
+    assert policy.choose(many, list(range(12))) is many[700]
+    for replica in many[:990]:
+        replica.is_ready = False
+    assert policy.choose(many, list(range(12))) in many[990:]
+    assert policy.choose(many, [5], tried=set(many[990:])) is None

@@ -134,7 +134,7 @@ class Front:
 
     async def _try(self, scope: Scope, headers: dict[bytes, bytes], body: bytes, receive: Receive, send: Send) -> None:
         hashes = await self._hashes(scope, headers, body)
-        tried: set[str] = set()
+        tried: set[HttpReplica] = set()
         n_tries = n_sent = 0
         while n_tries < len(self.replicas) + 2 and (replica := await self._ready(hashes, tried)) is not None:
             try:
@@ -148,7 +148,7 @@ class Front:
                 await _refuse(send, 400, "malformed_request", f"the request cannot be passed on: {error}")
                 return
             except _Lost as error:
-                tried.add(replica.url)
+                tried.add(replica)
                 replica.fail()
                 if error.has_begun:
                     self.counts["broken"] += 1
@@ -172,12 +172,13 @@ class Front:
         key = (headers.get(b"authorization") or headers.get(b"x-api-key") or b"").decode("latin-1")
         return await asyncio.to_thread(_hashes_of, body, key) if len(body) > _HEAVY_BYTES else _hashes_of(body, key)
 
-    async def _ready(self, hashes: Sequence[int], tried: set[str]) -> HttpReplica | None:
+    async def _ready(self, hashes: Sequence[int], tried: set[HttpReplica]) -> HttpReplica | None:
         """Choose a replica that was not tried; wait for one if none is ready, as when the only one starts again."""
         end_s = asyncio.get_running_loop().time() + _WAIT_S
         while True:
-            left = [replica for replica in self.replicas if replica.url not in tried]
-            found = self._policy.choose(left or self.replicas, hashes)
+            found = self._policy.choose(self.replicas, hashes, tried)
+            if found is None and len(tried) == len(self.replicas):
+                found = self._policy.choose(self.replicas, hashes)
             if found is not None or asyncio.get_running_loop().time() > end_s:
                 return found  # type: ignore[return-value]
             await asyncio.sleep(0.1)
@@ -185,11 +186,11 @@ class Front:
     async def _answer(
         self, replica: HttpReplica, hashes: Sequence[int], request: httpx.Request, receive: Receive, send: Send
     ) -> None:
-        matched = replica.digest.n_matching(hashes)
+        matched = self._policy.index.n_matching(replica, hashes)
         self.counts["blocks"] += len(hashes)
         self.counts["matched"] += matched
         self.counts["requests"] += 1
-        replica.digest.add(hashes)
+        self._policy.index.add(replica, hashes)
         replica.n_active += 1
         gone = asyncio.ensure_future(_disconnected(receive))
         answering = asyncio.ensure_future(self._relay(replica, request, send))

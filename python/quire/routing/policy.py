@@ -1,60 +1,17 @@
-"""Choose the replica for a request: the longest match, unless that replica has much more to do than another."""
+"""Choose the replica for a request: the longest match, unless that replica has much more to do than others."""
 
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Digest", "Policy", "Replica"]
+from .prefix_index import PrefixIndex, Replica
 
-MOST_BLOCKS = 1 << 16
-"""Blocks that a digest remembers: 16 MiB of text, about 4 million tokens."""
+__all__ = ["Policy"]
 
-
-class Digest:
-    """A guess at the cache of a replica: hashes of the blocks sent to it, of which the latest are kept."""
-
-    def __init__(self, most: int = MOST_BLOCKS) -> None:
-        self._most = most
-        self._known: OrderedDict[int, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def n_matching(self, hashes: Sequence[int]) -> int:
-        """Return how many of the first blocks are known, without a gap."""
-        low, high = 0, len(hashes)
-        while low < high:  # a known block implies all before it, because each hash includes them
-            middle = (low + high) // 2
-            if hashes[middle] in self._known:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def add(self, hashes: Iterable[int]) -> None:
-        """Remember blocks.  The first ones count as used last, so that a chain is forgotten from its end."""
-        for block in reversed(list(hashes)):
-            self._known[block] = None
-            self._known.move_to_end(block)
-        while len(self._known) > self._most:
-            self._known.popitem(last=False)
-
-    def clear(self) -> None:
-        """Forget everything, as a replica does that starts again."""
-        self._known.clear()
-
-
-@dataclass
-class Replica:
-    """A server.  ``n_active``: requests sent to it that are not answered."""
-
-    url: str
-    is_ready: bool = True
-    n_active: int = 0
-    digest: Digest = field(default_factory=Digest)
+_MOST_ASKED = 16
+"""Replicas whose load is compared for a request, so that a fleet of thousands costs no more than a few."""
 
 
 @dataclass
@@ -71,18 +28,40 @@ class Policy:
     tolerance: float = 0.5
     least_share: float = 0.25
     draw: random.Random = field(default_factory=random.Random)
+    index: PrefixIndex = field(default_factory=PrefixIndex)
 
-    def choose(self, replicas: Sequence[Replica], hashes: Sequence[int]) -> Replica | None:
-        """Return the replica for a request, or None if none is ready."""
-        ready = [replica for replica in replicas if replica.is_ready]
-        if not ready:
+    def choose(
+        self, replicas: Sequence[Replica], hashes: Sequence[int], tried: Collection[Replica] = ()
+    ) -> Replica | None:
+        """Return the replica for a request, none of ``tried``; None if none is ready."""
+        asked = self._some(replicas, tried)
+        if not asked:
             return None
-        least = min(replica.n_active for replica in ready)
+        least = min(replica.n_active for replica in asked)
         most = least + self.slack + self.tolerance * least
-        matches = [(replica.digest.n_matching(hashes), -replica.n_active, i) for i, replica in enumerate(ready)]
-        n, _, best = max(matches)
-        if n and n >= self.least_share * len(hashes) and ready[best].n_active <= most:
-            return ready[best]
+        for n in self._depths(hashes):
+            holders = self.index.holders(hashes[n - 1])
+            fit = [each for each in holders if each.is_ready and each not in tried and each.n_active <= most]
+            if fit:
+                return min(fit, key=lambda replica: replica.n_active)
         # Power of two choices: nearly as even as asking all, and callers of several fronts do not all run to the same.
-        pair = self.draw.sample(ready, min(2, len(ready)))
-        return min(pair, key=lambda replica: (replica.n_active, len(replica.digest)))
+        pair = self.draw.sample(asked, min(2, len(asked)))
+        return min(pair, key=lambda replica: (replica.n_active, replica.n_given))
+
+    def _depths(self, hashes: Sequence[int]) -> Iterator[int]:
+        """Yield how much of the prompt to look for: all that is known, then less and less."""
+        n = self.index.n_known(hashes)
+        least, less = max(1, self.least_share * len(hashes)), 1
+        while n >= least:
+            yield n
+            n -= less
+            less *= 2
+
+    def _some(self, replicas: Sequence[Replica], tried: Collection[Replica]) -> list[Replica]:
+        """Return the replicas that can be asked, or some of them if there are many."""
+        if len(replicas) > _MOST_ASKED:
+            drawn = self.draw.sample(replicas, _MOST_ASKED)
+            found = [each for each in drawn if each.is_ready and each not in tried]
+            if len(found) >= 2:
+                return found
+        return [each for each in replicas if each.is_ready and each not in tried]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from .policy import Replica
+from .prefix_index import Replica
 
 __all__ = ["HttpReplica", "watch"]
 
@@ -19,7 +19,7 @@ _MOST_FAILURES = 3
 _log = logging.getLogger("quire.route")
 
 
-@dataclass
+@dataclass(eq=False)
 class HttpReplica(Replica):
     """A replica at a URL.  ``lost`` is set when it does not answer any more, and replaced when it does again."""
 
@@ -34,7 +34,7 @@ class HttpReplica(Replica):
         """Note an answer about its health."""
         if self.lost.is_set():
             self.lost = asyncio.Event()
-            self.digest.clear()  # it has started again
+            self.epoch += 1  # it has started again
         if is_ready and not self.is_ready:
             _log.info("[route] %s is ready", self.url)
         self.is_ready, self.n_failures = is_ready, 0

@@ -1,0 +1,77 @@
+"""What the front guesses of the replicas' caches: which of them were sent which blocks."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["PrefixIndex", "Replica"]
+
+MOST_BLOCKS = 1 << 20
+"""Blocks that are remembered: 256 MiB of text, about 64 million tokens."""
+MOST_HOLDERS = 8
+
+
+@dataclass(eq=False)
+class Replica:
+    """A server.
+
+    Attributes:
+        n_active: Requests sent to it that are not answered.
+        n_given: Blocks sent to it.
+        epoch: How often it has started again; each time it has lost its cache.
+    """
+
+    url: str
+    is_ready: bool = True
+    n_active: int = 0
+    n_given: int = 0
+    epoch: int = 0
+
+
+class PrefixIndex:
+    """Hashes of the blocks that were sent, the latest of all replicas, each with the last replicas it was sent to."""
+
+    def __init__(self, most: int = MOST_BLOCKS, most_holders: int = MOST_HOLDERS) -> None:
+        self._most, self._most_holders = most, most_holders
+        self._known: OrderedDict[int, tuple[tuple[Replica, int], ...]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def n_known(self, hashes: Sequence[int]) -> int:
+        """Return how many of the first blocks were sent to any replica, without a gap."""
+        low, high = 0, len(hashes)
+        while low < high:  # a known block implies all before it, because each hash includes them
+            middle = (low + high) // 2
+            if hashes[middle] in self._known:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def holders(self, block: int) -> list[Replica]:
+        """Return the replicas that a block was sent to, latest first, but for those that have started again since."""
+        return [replica for replica, epoch in self._known.get(block, ()) if replica.epoch == epoch]
+
+    def n_matching(self, replica: Replica, hashes: Sequence[int]) -> int:
+        """Return how many of the first blocks were sent to the replica.
+
+        Blocks at the beginning may be missing: they are those sent to many others since.
+        """
+        n = self.n_known(hashes)
+        while n and replica not in self.holders(hashes[n - 1]):
+            n -= 1
+        return n
+
+    def add(self, replica: Replica, hashes: Sequence[int]) -> None:
+        """Remember blocks.  The first ones count as used last, so that a chain is forgotten from its end."""
+        known, own = self._known, (replica, replica.epoch)
+        for block in reversed(hashes):
+            others = tuple(each for each in known.get(block, ()) if each[0] is not replica)
+            known[block] = (own, *others[: self._most_holders - 1])
+            known.move_to_end(block)
+        while len(known) > self._most:
+            known.popitem(last=False)
+        replica.n_given += len(hashes)
