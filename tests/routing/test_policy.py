@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from quire.routing.policy import Policy
-from quire.routing.prefix_index import PrefixIndex, Replica
+from quire.routing.prefix_index import BLOCKS_OF_AN_ANSWER, PrefixIndex, Replica
 from quire.routing.prefixes import BLOCK_BYTES, prefix_hashes
 
 LONG = "river house tree cat " * 100
@@ -51,14 +51,14 @@ def test_the_index_finds_the_longest_match_and_forgets_ends_first() -> None:
     for n in range(9):
         assert index.n_known([*range(n), -1, -2]) == n
     index.add(other, range(3))
-    assert [index.n_matching(each, range(8)) for each in (one, other)] == [8, 3]
+    assert index.matches(range(8)) == {one: 8, other: 3}
     assert index.holders(2) == [other, one]
     index.add(one, range(100, 105))
     assert len(index) == 10
     assert index.n_known(range(8)) == 5
-    assert index.n_matching(one, range(100, 105)) == 5
+    assert index.matches(range(100, 105)) == {one: 5}
     one.epoch += 1  # it has started again, with an empty cache
-    assert [index.n_matching(each, range(8)) for each in (one, other)] == [0, 3]
+    assert index.matches(range(8)) == {other: 3}
 
 
 def test_a_block_remembers_the_last_replicas_it_was_sent_to() -> None:
@@ -72,17 +72,22 @@ def replicas(*n_active: int) -> list[Replica]:
     return [Replica(str(i), n_active=n) for i, n in enumerate(n_active)]
 
 
-def test_the_longest_match_wins_unless_it_is_far_busier() -> None:
-    policy = Policy(draw=random.Random(1))
-    some = replicas(4, 0, 0)
-    policy.index.add(some[1], range(6))
-    policy.index.add(some[0], range(10))
-    assert policy.choose(some, list(range(12))) is some[0]
-    assert policy.choose(some, list(range(12)), tried={some[0]}) is some[1]
+def test_the_longest_match_wins_unless_waiting_for_it_takes_longer_than_computing() -> None:
+    policy, n = Policy(draw=random.Random(1)), BLOCKS_OF_AN_ANSWER
+    some = replicas(3, 0, 0)
+    policy.index.add(some[1], range(6 * n))
+    policy.index.add(some[0], range(10 * n))
+    asked = list(range(12 * n))
+    assert policy.choose(some, asked) is some[0]  # 3 answers and 2 answers' worth of the prompt, against 6 and 12
+    assert policy.choose(some, asked, tried={some[0]}) is some[1]
     some[0].n_active = 5
-    assert policy.choose(some, list(range(12))) in some[1:]
+    assert policy.choose(some, asked) is some[1]
+    some[0].n_active, some[1].n_unread = 4, n
+    assert policy.choose(some, asked) is some[0]
     some[0].n_active, some[0].is_ready = 0, False
-    assert policy.choose(some, list(range(12))) is some[1]
+    assert policy.choose(some, asked) is some[1]
+    some[1].n_active = 9
+    assert policy.choose(some, asked) is some[2]
     for replica in some:
         replica.is_ready = False
     assert policy.choose(some, []) is None

@@ -58,6 +58,18 @@ class _Lost(Exception):
         self.has_begun, self.was_sent = has_begun, was_sent
 
 
+class _Unread:
+    """Blocks of a prompt that a replica has to compute, until it has done so."""
+
+    def __init__(self, replica: HttpReplica, n: int) -> None:
+        self._replica, self._n = replica, n
+        replica.n_unread += n
+
+    def end(self) -> None:
+        self._replica.n_unread -= self._n
+        self._n = 0
+
+
 class Front:
     """The ASGI application.  ``hosts``: allowed names in the Host header; None: any."""
 
@@ -186,25 +198,27 @@ class Front:
     async def _answer(
         self, replica: HttpReplica, hashes: Sequence[int], request: httpx.Request, receive: Receive, send: Send
     ) -> None:
-        matched = self._policy.index.n_matching(replica, hashes)
+        matched = self._policy.index.matches(hashes).get(replica, 0)
         self.counts["blocks"] += len(hashes)
         self.counts["matched"] += matched
         self.counts["requests"] += 1
         self._policy.index.add(replica, hashes)
         replica.n_active += 1
+        unread = _Unread(replica, len(hashes) - matched)
         gone = asyncio.ensure_future(_disconnected(receive))
-        answering = asyncio.ensure_future(self._relay(replica, request, send))
+        answering = asyncio.ensure_future(self._relay(replica, request, send, unread))
         try:
             await asyncio.wait({gone, answering}, return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
                 answering.result()
         finally:
             replica.n_active -= 1
+            unread.end()
             gone.cancel()
             answering.cancel()  # closes the connection, which cancels the request at the replica
             await asyncio.gather(gone, answering, return_exceptions=True)
 
-    async def _relay(self, replica: HttpReplica, request: httpx.Request, send: Send) -> None:
+    async def _relay(self, replica: HttpReplica, request: httpx.Request, send: Send, unread: _Unread) -> None:
         lost = replica.lost
         try:
             response = await _unless(lost, self._client.send(request, stream=True))
@@ -227,7 +241,11 @@ class Front:
             try:
                 if first:
                     await send({"type": "http.response.body", "body": first, "more_body": True})
+                begun = False
                 async for piece in pieces:
+                    if begun:  # a stream's first event comes before its first token
+                        unread.end()
+                    begun = True
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
             except (httpx.TransportError, _Lost):
                 _log.warning("[route] %s was lost in the middle of an answer", replica.url)

@@ -1,12 +1,12 @@
-"""Choose the replica for a request: the longest match, unless that replica has much more to do than others."""
+"""Choose the replica for a request: the one with the least to do, including what it lacks of the prompt."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from .prefix_index import PrefixIndex, Replica
+from .prefix_index import BLOCKS_OF_AN_ANSWER, PrefixIndex, Replica
 
 __all__ = ["Policy"]
 
@@ -16,17 +16,8 @@ _MOST_ASKED = 16
 
 @dataclass
 class Policy:
-    """How to choose.
+    """How to choose.  ``index``: which replica was sent which blocks."""
 
-    Attributes:
-        slack, tolerance: A replica may have ``slack + tolerance * least`` more active requests than the one with the
-            least, and still be preferred for its cache.
-        least_share: Least share of a prompt that must be cached for that.
-    """
-
-    slack: int = 4
-    tolerance: float = 0.5
-    least_share: float = 0.25
     draw: random.Random = field(default_factory=random.Random)
     index: PrefixIndex = field(default_factory=PrefixIndex)
 
@@ -37,25 +28,14 @@ class Policy:
         asked = self._some(replicas, tried)
         if not asked:
             return None
-        least = min(replica.n_active for replica in asked)
-        most = least + self.slack + self.tolerance * least
-        for n in self._depths(hashes):
-            holders = self.index.holders(hashes[n - 1])
-            fit = [each for each in holders if each.is_ready and each not in tried and each.n_active <= most]
-            if fit:
-                return min(fit, key=lambda replica: replica.n_active)
-        # Power of two choices: nearly as even as asking all, and callers of several fronts do not all run to the same.
-        pair = self.draw.sample(asked, min(2, len(asked)))
-        return min(pair, key=lambda replica: (replica.n_active, replica.n_given))
-
-    def _depths(self, hashes: Sequence[int]) -> Iterator[int]:
-        """Yield how much of the prompt to look for: all that is known, then less and less."""
-        n = self.index.n_known(hashes)
-        least, less = max(1, self.least_share * len(hashes)), 1
-        while n >= least:
-            yield n
-            n -= less
-            less *= 2
+        best = min(asked, key=lambda replica: (replica.load, replica.n_given))
+        least = best.load + len(hashes) / BLOCKS_OF_AN_ANSWER
+        for holder, n in self.index.matches(hashes).items():
+            if holder.is_ready and holder not in tried:
+                load = holder.load + (len(hashes) - n) / BLOCKS_OF_AN_ANSWER
+                if load < least:
+                    best, least = holder, load
+        return best
 
     def _some(self, replicas: Sequence[Replica], tried: Collection[Replica]) -> list[Replica]:
         """Return the replicas that can be asked, or some of them if there are many."""

@@ -11,6 +11,8 @@ __all__ = ["PrefixIndex", "Replica"]
 MOST_BLOCKS = 1 << 20
 """Blocks that are remembered: 256 MiB of text, about 64 million tokens."""
 MOST_HOLDERS = 8
+BLOCKS_OF_AN_ANSWER = 8
+"""Reading so much of a prompt, about 500 tokens, counts as much as an answer in progress (docs/fleet.md)."""
 
 
 @dataclass(eq=False)
@@ -19,6 +21,7 @@ class Replica:
 
     Attributes:
         n_active: Requests sent to it that are not answered.
+        n_unread: Blocks of their prompts that are neither in its cache nor computed, as far as the front can tell.
         n_given: Blocks sent to it.
         epoch: How often it has started again; each time it has lost its cache.
     """
@@ -26,8 +29,14 @@ class Replica:
     url: str
     is_ready: bool = True
     n_active: int = 0
+    n_unread: int = 0
     n_given: int = 0
     epoch: int = 0
+
+    @property
+    def load(self) -> float:
+        """How much it has to do, in answers."""
+        return self.n_active + self.n_unread / BLOCKS_OF_AN_ANSWER
 
 
 class PrefixIndex:
@@ -55,15 +64,32 @@ class PrefixIndex:
         """Return the replicas that a block was sent to, latest first, but for those that have started again since."""
         return [replica for replica, epoch in self._known.get(block, ()) if replica.epoch == epoch]
 
-    def n_matching(self, replica: Replica, hashes: Sequence[int]) -> int:
-        """Return how many of the first blocks were sent to the replica.
+    def matches(self, hashes: Sequence[int]) -> dict[Replica, int]:
+        """Return replicas that were sent the prompt's first blocks, with how many of them.
 
-        Blocks at the beginning may be missing: they are those sent to many others since.
+        Those with the most are all found, and some with less.
         """
-        n = self.n_known(hashes)
-        while n and replica not in self.holders(hashes[n - 1]):
-            n -= 1
-        return n
+        found: dict[Replica, int] = {}
+        deeper = n = self.n_known(hashes)
+        less = 1
+        while n > 0:
+            for replica in self.holders(hashes[n - 1]):
+                if replica not in found:
+                    found[replica] = self._end_of(replica, hashes, n, deeper)
+            deeper = n
+            n -= less
+            less *= 2
+        return found
+
+    def _end_of(self, replica: Replica, hashes: Sequence[int], low: int, high: int) -> int:
+        """Return how many blocks the replica was sent: at least ``low``, and ``high`` or fewer."""
+        while low < high:
+            middle = (low + high + 1) // 2
+            if replica in self.holders(hashes[middle - 1]):
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
     def add(self, replica: Replica, hashes: Sequence[int]) -> None:
         """Remember blocks.  The first ones count as used last, so that a chain is forgotten from its end."""
