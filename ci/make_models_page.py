@@ -48,7 +48,7 @@ In three cases, transformers differs from the model's publisher. Quire follows t
 |---|---|---|
 | `mpt` | ALiBi slopes use `alibi_bias_max` of the configuration | always 8 |
 | Aya Vision, Command A Vision, Granite Speech | logits are scaled as in the text model | not scaled |
-| `nemotron_h`, `nemotron_h_moe` | time steps have no lower limit | clamped to `time_step_min` |
+| `nemotron_h`, `nemotron_h_moe`, `zamba2` | time steps have no lower limit | clamped to `time_step_min` |
 
 ## Architectures
 

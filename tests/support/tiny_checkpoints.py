@@ -72,7 +72,8 @@ def weight_of(checkpoint: str, tensor: str, shape: tuple[int, ...]) -> npt.NDArr
         return (0.1 * values + (0.0 if is_added and "linear_attn" not in tensor else 1.0)).astype(np.float32)
     if tensor.endswith("bias"):
         return (0.2 * values).astype(np.float32)
-    scale = 0.3 if "embed" in tensor else 1.5 * (shape[-1] if shape else 1) ** -0.5
+    size = 0.5 if "adapter_list" in tensor else 1.5  # Zamba 2's: beside the matrices that they change
+    scale = 0.3 if "embed" in tensor else size * (shape[-1] if shape else 1) ** -0.5
     return (scale * values).astype(np.float32)
 
 
