@@ -189,8 +189,15 @@ def test_bad_words_of_a_request(client: httpx.Client, llm: LLM) -> None:
     (plain,) = llm.generate(STORY, temperature=0, max_tokens=8)
     words = plain.text.split()[:2]
     (expected,) = llm.generate(STORY, temperature=0, max_tokens=8, bad_words=words)
-    body = {"prompt": STORY, "temperature": 0, "max_tokens": 8, "bad_words": words}
+    body = {"prompt": STORY, "temperature": 0, "max_tokens": 8}
+    one = client.post("/v1/completions", json={**body, "bad_words": words}).json()
+    assert one["choices"][0]["text"] == expected.text != plain.text
+    (expected,) = llm.generate(STORY, temperature=0, max_tokens=8, banned_strings=[" ".join(words)])
+    body["banned_strings"] = [" ".join(words), ""]
     assert client.post("/v1/completions", json=body).json()["choices"][0]["text"] == expected.text != plain.text
+    streamed = events_of(client.post("/v1/completions", json={**body, "stream": True}))
+    assert "".join(event["choices"][0]["text"] for event in streamed) == expected.text
+    assert client.post("/completion", json={**body, "repeat_penalty": 1}).json()["content"] == expected.text
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
     check_visible(request, *vocab);
     check_prediction(request, *vocab);
     if (request.task != Task::generate) {
-        choices.push_back({{}, ChoiceState::generating, std::nullopt, nullptr, StopMatcher({}), {}});
+        choices.push_back({{}, ChoiceState::generating, std::nullopt, nullptr, StopMatcher({}), PhraseBans({})});
         return;
     }
     const SamplingParams &p = *request.params;
@@ -98,7 +98,7 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
                            Sampler(request.params, vocab, i, request.bad_sequences),
                            nullptr,
                            StopMatcher(p.stop, mode),
-                           {}});
+                           PhraseBans(p.banned_strings)});
 }
 
 SequenceSpec ActiveRequest::take_spec() {
@@ -132,7 +132,7 @@ int32_t ActiveRequest::n_likeliest(int index) const {
     const Choice &choice = choices[static_cast<size_t>(index)];
     const bool draws = request.task == Task::generate && (prompt_done || !wants_prompt_rows());
     if (!draws || masks || request.processor != LogitsProcessor::none) return 0;
-    return choice.sampler->n_likeliest(choice.n_generated);
+    return choice.sampler->n_likeliest(choice.n_generated, choice.bans.here().size());
 }
 
 bool ActiveRequest::wants_prompt_rows() const {
@@ -218,7 +218,7 @@ Event ActiveRequest::event(EventKind kind, int choice) const {
 
 Event ActiveRequest::sample(int index, const LogitRow &row, std::span<const int32_t> tokens, double now_s) {
     Choice &choice = choices[static_cast<size_t>(index)];
-    SampledToken token = choice.sampler->sample(row, tokens, n_prompt, choice.mask.get());
+    SampledToken token = choice.sampler->sample(row, tokens, n_prompt, choice.mask.get(), choice.bans.here());
     choice.mask.reset();
     choice.state = ChoiceState::generating;
     if (choice.n_generated++ == 0) choice.first_token_s = now_s;
@@ -227,6 +227,40 @@ Event ActiveRequest::sample(int index, const LogitRow &row, std::span<const int3
     if (request.params->logprobs) delta.logprobs.push_back(std::move(token));
     if (index == 0) delta.prompt_logprobs = std::exchange(prompt_logprobs, {});
     return delta;
+}
+
+int64_t ActiveRequest::take_back(int index, Event &delta) {
+    Choice &choice = choices[static_cast<size_t>(index)];
+    const int32_t token = delta.token_ids.back();
+    if (choice.bans.empty() || is_stop_token(token)) return 0; // which shows nothing
+    const PhraseBans::Verdict verdict = choice.bans.push(token, shown(token));
+    const size_t n = verdict.n_taken_back;
+    choice.n_released = verdict.n_released;
+    if (n == 0) {
+        choice.held_tokens.push_back({{}, choice.stop_matcher});
+        return 0;
+    }
+    const auto first = choice.held_tokens.end() - static_cast<ptrdiff_t>(n - 1);
+    if (n > 1) choice.stop_matcher = std::move(first->matcher_before);
+    Event &earliest = n > 1 ? first->delta : delta;
+    if (!earliest.prompt_logprobs.empty()) prompt_logprobs = std::move(earliest.prompt_logprobs);
+    choice.held_tokens.erase(first, choice.held_tokens.end());
+    choice.n_generated -= static_cast<int64_t>(n);
+    choice.sampler->rewind(choice.n_generated);
+    if (masks && n > 1) masks->rewind(index, choice.n_generated);
+    return static_cast<int64_t>(n);
+}
+
+void ActiveRequest::release(int index, Event delta, bool is_last, std::vector<Event> &events) {
+    Choice &choice = choices[static_cast<size_t>(index)];
+    if (choice.bans.empty()) return events.push_back(std::move(delta));
+    std::vector<HeldToken> &held = choice.held_tokens;
+    const bool is_held = !is_stop_token(delta.token_ids.back());
+    if (is_held) held.back().delta = std::move(delta);
+    const auto end = is_last ? held.end() : held.begin() + static_cast<ptrdiff_t>(choice.n_released);
+    for (auto token = held.begin(); token != end; ++token) events.push_back(std::move(token->delta));
+    held.erase(held.begin(), end);
+    if (!is_held) events.push_back(std::move(delta));
 }
 
 bool ActiveRequest::take_mask(int index) {

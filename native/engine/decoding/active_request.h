@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/decoding/grammar_mask.h"
+#include "engine/decoding/phrase_bans.h"
 #include "engine/decoding/request.h"
 #include "engine/decoding/stop_matcher.h"
 #include "engine/drafting/drafter.h"
@@ -19,13 +20,22 @@ namespace quire {
 
 enum class ChoiceState { generating, awaiting_logits, awaiting_mask, ended };
 
+// A token that nobody has been told of, as a banned phrase may begin in it.
+struct HeldToken {
+    Event delta;
+    StopMatcher matcher_before; // the text without it
+};
+
 struct Choice {
     SequenceId sequence{};
     ChoiceState state = ChoiceState::generating;
     std::optional<Sampler> sampler; // none where nothing is generated
     std::shared_ptr<const TokenMask> mask; // the next token's, once taken
     StopMatcher stop_matcher;
-    std::vector<float> held_rows; // the row that waits and those after it, each after one more drafted token
+    PhraseBans bans;
+    std::vector<HeldToken> held_tokens = {}; // may be taken back
+    size_t n_released = 0;                   // held tokens that the last one set free
+    std::vector<float> held_rows = {}; // the row that waits and those after it, each after one more drafted token
     size_t n_held_drawn = 0;      // held rows that were drawn from
     int64_t n_generated = 0;
     int64_t n_drafted = 0, n_accepted = 0;
@@ -66,6 +76,11 @@ class ActiveRequest {
     bool take_mask(int choice);
     // Tells those who compute masks which token was drawn.
     void ask_for_mask(int choice, int32_t token);
+    // A token that completes a banned phrase: how many of the last ones it takes back, itself included; their state is
+    // then that before them.  Otherwise 0.
+    int64_t take_back(int choice, Event &delta);
+    // Once ending() has seen the delta: adds the tokens that nothing can take back any more, with the last one all.
+    void release(int choice, Event delta, bool is_last, std::vector<Event> &events);
     // True if the token of the delta was the last one; its text is then complete.
     std::optional<Ending> ending(int choice, Event &delta);
     Event event(EventKind kind, int choice) const;

@@ -142,6 +142,7 @@ bool DecoderLoop::next_token(ActiveRequest &request, int index, const LogitRow &
     event.first_position = scheduler_.sequence(choice.sequence).n_tokens() - 1;
     event.n_logit_rows = 1;
     event.logits.assign(row.logits.begin(), row.logits.end());
+    for (const HeldToken &held : choice.held_tokens) event.token_ids.push_back(held.delta.token_ids.back());
     events_.push_back(std::move(event));
     return false;
 }
@@ -159,12 +160,19 @@ bool DecoderLoop::draw_when_masked(ActiveRequest &request, int index, const Logi
 
 void DecoderLoop::draw(ActiveRequest &request, int index, const LogitRow &row) {
     const SequenceId sequence = request.choices[static_cast<size_t>(index)].sequence;
-    Event delta = request.sample(index, row, scheduler_.sequence(sequence).tokens, now_s());
-    ++totals_.n_generated_tokens;
-    if (request.masks) ++totals_.n_masked_tokens;
+    Event delta;
+    while (true) {
+        delta = request.sample(index, row, scheduler_.sequence(sequence).tokens, now_s());
+        ++totals_.n_generated_tokens;
+        if (request.masks) ++totals_.n_masked_tokens;
+        const int64_t n_taken_back = request.take_back(index, delta);
+        if (n_taken_back == 0) break;
+        if (n_taken_back > 1) return scheduler_.take_back(sequence, n_taken_back - 1);
+        request.take_mask(index); // the same one, for another token of this row
+    }
     const int32_t token = delta.token_ids.back();
     const auto ending = request.ending(index, delta);
-    events_.push_back(std::move(delta));
+    request.release(index, std::move(delta), ending.has_value(), events_);
     if (ending)
         end(request, index, *ending);
     else {

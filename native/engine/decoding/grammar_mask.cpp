@@ -79,13 +79,28 @@ void MaskExchange::ask(RequestId request, int choice, int64_t position, int32_t 
         if (slot.masks.empty() && slot.job == Slot::Job::queued) enqueue({request, choice}, slot); // before others now
         return;
     }
+    restart({request, choice}, slot);
+}
+
+// Nothing that was computed ahead holds: the mask of `position` is requested.
+void MaskExchange::restart(Place place, Slot &slot) {
     slot.ahead.clear();
     slot.masks.clear();
     slot.asked_at = Clock::now();
     if (slot.job == Slot::Job::taken)
         slot.job = Slot::Job::outdated;
     else if (slot.job != Slot::Job::outdated)
-        enqueue({request, choice}, slot);
+        enqueue(place, slot);
+}
+
+void MaskExchange::rewind(RequestId request, int choice, int64_t position) {
+    std::lock_guard lock(mutex_);
+    Slot &slot = this->slot(request, choice);
+    const int64_t n_told = slot.position - static_cast<int64_t>(slot.untold.size());
+    if (position < slot.position) slot.untold.resize(static_cast<size_t>(std::max<int64_t>(0, position - n_told)));
+    slot.position = position;
+    slot.draft.clear();
+    restart({request, choice}, slot);
 }
 
 void MaskExchange::prefetch(RequestId request, int choice, std::span<const int32_t> draft) {

@@ -49,6 +49,8 @@ class MaskExchange {
     void forget(RequestId request);
     // Tells that this token was generated before `position`, and requests the mask of `position`.
     void ask(RequestId request, int choice, int64_t position, int32_t token);
+    // Tells that `position` tokens are generated again, fewer than before, and requests the next mask.
+    void rewind(RequestId request, int choice, int64_t position);
     // Tells that the next generated tokens may be these, and prefetches the masks along them.
     void prefetch(RequestId request, int choice, std::span<const int32_t> draft);
     // Null if not ready yet; provide() then wakes this choice.  InternalError for a mask that was not requested.
@@ -94,6 +96,7 @@ class MaskExchange {
     Slot &slot(RequestId request, int choice) { return slots_.at(request)[static_cast<size_t>(choice)]; }
     Slot *find(RequestId request, int choice); // none: the request has ended
     void enqueue(Place place, Slot &slot);
+    void restart(Place place, Slot &slot);
     static bool cut_to_draft(Slot &slot);
     static bool extend(Slot &slot);
 
@@ -127,6 +130,7 @@ class MaskLease {
     double n_forced() { return exchange_->n_forced(); }
     double seconds() { return exchange_->seconds(); }
     void ask(int choice, int64_t position, int32_t after) { exchange_->ask(request_, choice, position, after); }
+    void rewind(int choice, int64_t position) { exchange_->rewind(request_, choice, position); }
     void prefetch(int choice, std::span<const int32_t> draft) { exchange_->prefetch(request_, choice, draft); }
 
   private:

@@ -82,7 +82,7 @@ struct Event {
     int choice = 0;
     EventKind kind = EventKind::delta;
     std::string text;                          // delta
-    std::vector<int32_t> token_ids;            // delta
+    std::vector<int32_t> token_ids;            // delta; logits: those that no delta has told yet
     std::vector<SampledToken> logprobs;        // delta: one per token id, where asked for
     std::vector<SampledToken> prompt_logprobs; // first delta of choice 0: of the prompt's tokens but the first
     std::vector<float>

@@ -41,9 +41,15 @@ void MirostatControl::truncate(Candidates &candidates) {
     if (n < static_cast<double>(candidates.size())) candidates.keep_top(static_cast<size_t>(n));
 }
 
-void MirostatControl::observe(const Candidates &candidates, const Candidate &drawn) {
+void MirostatControl::observe(const Candidates &candidates, const Candidate &drawn, int64_t n_generated) {
+    mu_before_.resize(static_cast<size_t>(n_generated), mu_);
+    mu_before_.push_back(mu_);
     const double surprise = (log_total_ - candidates.relative(drawn.logit)) / std::numbers::ln2;
     mu_ -= eta_ * (surprise - tau_);
+}
+
+void MirostatControl::rewind(int64_t n_generated) {
+    if (static_cast<size_t>(n_generated) < mu_before_.size()) mu_ = mu_before_[static_cast<size_t>(n_generated)];
 }
 
 } // namespace quire

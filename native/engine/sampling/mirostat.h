@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "engine/sampling/candidates.h"
 #include "engine/sampling/sampling_params.h"
@@ -18,8 +19,9 @@ class MirostatControl {
         : version_(params.mirostat), tau_(params.mirostat_tau), eta_(params.mirostat_eta), n_vocab_(n_vocab),
           mu_(2.0 * params.mirostat_tau) {}
     void truncate(Candidates &candidates);
-    // The draw from the truncated candidates: moves mu towards the target.
-    void observe(const Candidates &candidates, const Candidate &drawn);
+    // The draw from the truncated candidates, number n_generated of the answer: moves mu towards the target.
+    void observe(const Candidates &candidates, const Candidate &drawn, int64_t n_generated);
+    void rewind(int64_t n_generated); // the answer has so many tokens again
 
   private:
     double n_kept(const Candidates &candidates, std::span<const Candidate> likeliest) const;
@@ -28,6 +30,7 @@ class MirostatControl {
     double tau_, eta_;
     int32_t n_vocab_;
     double mu_;
+    std::vector<double> mu_before_; // each generated token
     double log_total_ = 0.0; // for the distribution before truncation
 };
 

@@ -66,10 +66,11 @@ struct Sampler::State {
     }
 
     void check(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt) const;
-    void apply_token_rules(std::span<const int32_t> generated, const TokenMask *mask);
+    void apply_token_rules(std::span<const int32_t> generated, const TokenMask *mask, std::span<const int32_t> avoided);
     void exclude_ends(std::span<const int32_t> generated);
     void apply(SamplingStage stage, std::span<const int32_t> tokens, int64_t n_prompt);
-    void run(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt, const TokenMask *mask);
+    void run(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt, const TokenMask *mask,
+             std::span<const int32_t> avoided);
 
     std::shared_ptr<const SamplingParams> params;
     std::shared_ptr<const VocabInfo> vocab;
@@ -107,7 +108,8 @@ void Sampler::State::exclude_ends(std::span<const int32_t> generated) {
     candidates.exclude(ends);
 }
 
-void Sampler::State::apply_token_rules(std::span<const int32_t> generated, const TokenMask *mask) {
+void Sampler::State::apply_token_rules(std::span<const int32_t> generated, const TokenMask *mask,
+                                       std::span<const int32_t> avoided) {
     const auto n_generated = static_cast<int64_t>(generated.size());
     if (mask) candidates.restrict_to(*mask);
     if (params->allowed_token_ids) candidates.restrict_to(allowed);
@@ -116,6 +118,7 @@ void Sampler::State::apply_token_rules(std::span<const int32_t> generated, const
     // A grammar that is complete allows nothing but an end: the answer is then as long as it can be.
     if (n_generated < params->min_tokens && !(mask && candidates.are_among(ending))) candidates.exclude(ending);
     candidates.require_some();
+    if (!avoided.empty() && !candidates.are_among(avoided)) candidates.exclude(avoided);
     if (!bias.empty()) candidates.change(bias, [](float logit, float value) { return logit + value; });
 }
 
@@ -141,12 +144,12 @@ void Sampler::State::apply(SamplingStage stage, std::span<const int32_t> tokens,
     }
 }
 
-void Sampler::State::run(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt,
-                         const TokenMask *mask) {
+void Sampler::State::run(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt, const TokenMask *mask,
+                         std::span<const int32_t> avoided) {
     check(row.logits, tokens, n_prompt);
     candidates.start(row);
     random = token_random(seed, choice, tokens.size());
-    apply_token_rules(tokens.subspan(static_cast<size_t>(n_prompt)), mask);
+    apply_token_rules(tokens.subspan(static_cast<size_t>(n_prompt)), mask, avoided);
     for (SamplingStage stage : stages) apply(stage, tokens, n_prompt);
 }
 
@@ -171,14 +174,15 @@ Sampler::Sampler(Sampler &&) noexcept = default;
 Sampler &Sampler::operator=(Sampler &&) noexcept = default;
 
 SampledToken Sampler::sample(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt,
-                             const TokenMask *mask) {
+                             const TokenMask *mask, std::span<const int32_t> avoided) {
     State &s = *state_;
     Candidate drawn;
     {
         const Loan loan{s.candidates};
-        s.run(row, tokens, n_prompt, mask);
+        s.run(row, tokens, n_prompt, mask, avoided);
         drawn = s.candidates.at(s.candidates.size() == 1 ? 0 : s.candidates.draw(s.random.draw));
-        if (s.params->mirostat != 0) s.mirostat.observe(s.candidates, drawn);
+        if (s.params->mirostat != 0)
+            s.mirostat.observe(s.candidates, drawn, static_cast<int64_t>(tokens.size()) - n_prompt);
         if (s.params->logprobs && s.params->processed_logprobs)
             return processed_log_probs(s.candidates, drawn, *s.params->logprobs);
     }
@@ -186,15 +190,21 @@ SampledToken Sampler::sample(const LogitRow &row, std::span<const int32_t> token
     return {drawn.id, 0.0f, {}};
 }
 
+void Sampler::rewind(int64_t n_generated) {
+    state_->counts.reset(); // they look at new tokens only
+    state_->dry.reset();
+    state_->mirostat.rewind(n_generated);
+}
+
 // Before tokens are cut to the k likeliest some may be excluded, of which k and as many are enough; whatever else
 // looks at the row, or changes its order, needs all of it.
-int32_t Sampler::n_likeliest(int64_t n_generated) const {
+int32_t Sampler::n_likeliest(int64_t n_generated, size_t n_avoided) const {
     const State &s = *state_;
     const SamplingParams &params = *s.params;
     if (params.logprobs && !params.processed_logprobs) return 0;
     if (params.allowed_token_ids || !params.logit_bias.empty()) return 0;
     const size_t n_excluded =
-        s.banned.size() + s.bad_sequences.size() + (n_generated < params.min_tokens ? s.ending.size() : 0);
+        n_avoided + s.banned.size() + s.bad_sequences.size() + (n_generated < params.min_tokens ? s.ending.size() : 0);
     for (SamplingStage stage : s.stages) {
         if (stage == SamplingStage::top_k)
             return params.top_k < most_likeliest ? params.top_k + static_cast<int32_t>(n_excluded) : 0;
@@ -211,7 +221,7 @@ std::vector<std::pair<int32_t, float>> Sampler::distribution(std::span<const flo
     s.counts.reset(); // these tokens need not continue those of the last call
     s.dry.reset();
     std::vector<float> row(logits.begin(), logits.end());
-    s.run({row}, tokens, n_prompt, mask);
+    s.run({row}, tokens, n_prompt, mask, {});
     std::vector<std::pair<int32_t, float>> left;
     const std::span<const float> weight = s.candidates.weights();
     for (size_t i = 0; i < s.candidates.size(); ++i) {

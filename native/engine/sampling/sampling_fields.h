@@ -79,6 +79,7 @@ struct SamplingFields {
     std::vector<std::pair<int32_t, float>> logit_bias;
     std::optional<std::vector<int32_t>> allowed_token_ids;
     std::vector<int32_t> bad_token_ids;
+    std::vector<std::string> banned_strings;
     std::optional<uint64_t> seed;
     std::optional<int32_t> logprobs;
     std::optional<int32_t> prompt_logprobs;
@@ -122,6 +123,7 @@ template <typename Visit> void visit_sampling_fields(const Visit &visit) {
     visit("logit_bias", &SamplingFields::logit_bias, BiasLimits{1024, range(-100, 100)});
     visit("allowed_token_ids", &SamplingFields::allowed_token_ids, IdLimits{2147483647, true});
     visit("bad_token_ids", &SamplingFields::bad_token_ids, IdLimits{2147483647, false});
+    visit("banned_strings", &SamplingFields::banned_strings, TextLimits{256, 1024});
     visit("seed", &SamplingFields::seed, NoLimits{});
     visit("logprobs", &SamplingFields::logprobs, at_least(0));
     visit("prompt_logprobs", &SamplingFields::prompt_logprobs, at_least(0));

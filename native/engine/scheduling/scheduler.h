@@ -137,6 +137,9 @@ class Scheduler {
     // common with the text before stays computed, but no more than n_kept tokens.  RequestError for more than its
     // max_tokens, or none; not with recurrent states.
     void rewrite(SequenceId id, std::span<const int32_t> tokens, int64_t n_kept = std::numeric_limits<int64_t>::max());
+    // The last n generated tokens are taken back, and the row of logits after the others is wanted again.  The sequence
+    // gives back its blocks, as other text will follow, and finds the common ones again.  Plans are stale.
+    void take_back(SequenceId id, int64_t n);
     // Nobody reads the sequence's answer: it gives back its place and its blocks, and waits until resume().  Plans
     // are stale.
     void pause(SequenceId id);

@@ -91,6 +91,25 @@ void Scheduler::rewrite(SequenceId id, std::span<const int32_t> tokens, int64_t 
     waiting_.push_back(&s);
 }
 
+void Scheduler::take_back(SequenceId id, int64_t n) {
+    Sequence &s = find(id);
+    if (n < 1 || s.n_tokens() - n < s.n_prompt || s.queue == SequenceQueue::following)
+        throw InternalError("scheduler",
+                            cat("sequence ", static_cast<uint64_t>(id), " cannot take back ", n, " tokens"));
+    ++n_plans_;
+    s.tokens.resize(static_cast<size_t>(s.n_tokens() - n));
+    s.chain.cut(s.n_tokens());
+    s.next_logit = s.n_tokens() - 1;
+    s.n_unverified = 0;
+    s.drafted.clear();
+    if (s.queue == SequenceQueue::running) {
+        std::erase(running_, &s);
+        vacate(s);
+        ++s.n_yields;
+    }
+    s.n_once_computed = std::min(s.n_once_computed, s.n_tokens());
+}
+
 // The draft is done with: n_unverified tokens of it were not right.
 void Scheduler::settle(Sequence &s) {
     const bool all_right = s.n_unverified == 0;

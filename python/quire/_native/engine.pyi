@@ -67,6 +67,7 @@ class SamplingParams:
     logit_bias: Sequence[tuple[int, float]]
     allowed_token_ids: Sequence[int] | None
     bad_token_ids: Sequence[int]
+    banned_strings: Sequence[str]
     seed: int | None
     logprobs: int | None
     prompt_logprobs: int | None

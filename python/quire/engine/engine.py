@@ -308,7 +308,7 @@ class Engine:
             waiting = self._waiting.get(event.request_id)
             if waiting is None:
                 return
-            token_ids = tuple(waiting.token_ids[event.choice])
+            token_ids = (*waiting.token_ids[event.choice], *event.token_ids)
         if self._processing is None:
             from concurrent.futures import ThreadPoolExecutor
 

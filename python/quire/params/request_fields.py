@@ -71,6 +71,7 @@ class RequestFields(TypedDict, total=False):
     allowed_token_ids: Sequence[int] | None
     bad_token_ids: Sequence[int]
     bad_words: Sequence[str]
+    banned_strings: Sequence[str]
     seed: int | None
     logprobs: int | None
     prompt_logprobs: int | None

@@ -243,6 +243,12 @@ class SamplingParams:
         " excluded where the others precede it in the answer, as in vLLM",
     ))
 
+    banned_strings: Sequence[str] = declared((), Parameter(
+        rule=Strings(256, 1024), aliases="banned_phrases",
+        doc="Phrases that the text never contains, in any case of A to Z: where one is complete, the answer goes back"
+        " to the token that began it, and goes on with another one",
+    ))
+
     # The rest
 
     seed: int | None = declared(None, Parameter(

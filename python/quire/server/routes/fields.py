@@ -144,6 +144,7 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     allowed_token_ids: Annotated[list[Id], Meta(min_length=1, max_length=1 << 18)] | None = None
     bad_token_ids: Annotated[list[Id], Meta(max_length=1 << 18)] = []
     bad_words: Annotated[list[Annotated[str, limits_of("bad_words")]], entry_limits("bad_words")] = []
+    banned_strings: Annotated[list[Annotated[str, limits_of("banned_strings")]], entry_limits("banned_strings")] = []
     cache_salt: Salt | None = None
     priority: Priority | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
@@ -211,6 +212,7 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
                 "logit_bias": logit_bias_of(self.logit_bias),
                 "allowed_token_ids": self.allowed_token_ids,
                 "bad_words": stops_of(self.bad_words),
+                "banned_strings": stops_of(self.banned_strings),
                 "bad_token_ids": [*info.advised.get("bad_token_ids", ()), *self.bad_token_ids],
             }
         )

@@ -63,6 +63,7 @@ class GenerationFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True
         | Annotated[list[tuple[Id | Text, BiasValue]], entry_limits("logit_bias")]
     ) = {}
     stop: Stop | Stops | None = None
+    banned_strings: Annotated[list[Annotated[str, limits_of("banned_strings")]], entry_limits("banned_strings")] = []
     n_probs: Probabilities | None = None
     logprobs: Probabilities | None = None
     post_sampling_probs: bool = False
@@ -216,6 +217,7 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
         "max_tokens": info.advised.get("max_tokens") if n_new is None else max(n_new, 1),
         "n": body.n_choices,
         "stop": stops_of(body.stop),
+        "banned_strings": stops_of(body.banned_strings),
         "logit_bias": bias,
         "bad_token_ids": [*info.advised.get("bad_token_ids", ()), *never],
         "logprobs": n_shown or None,
