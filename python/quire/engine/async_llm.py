@@ -12,7 +12,8 @@ from ..params.request_fields import read_keywords
 from ..params.signatures import show_keywords
 from ..params.tool_options import ToolOptions
 from ..tools.tool_use import ToolUse
-from .core import LLMCore, chat_call, tool_turn
+from .controlled import AsyncControls
+from .core import chat_call, tool_turn
 from .engine import Failure, Pooling
 from .forks import forbid_in_children
 from .requests.prompts import Prompt, RequestOptions
@@ -51,7 +52,7 @@ PieceT = TypeVar("PieceT")
 _Inbox: TypeAlias = "asyncio.Queue[Sequence[Event | Failure]]"
 
 
-class AsyncLLM(LLMCore):
+class AsyncLLM(AsyncControls):
     """``LLM`` for event loops: the same verbs with the same arguments, awaited.  Usable from several loops.
 
     Opening a model blocks; in a running loop, use ``await asyncio.to_thread(AsyncLLM, ...)``.  Prompts are tokenized

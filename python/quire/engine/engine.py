@@ -123,14 +123,24 @@ class Engine:
     def __init__(
         self, decoder: Decoder, n_vocab: int, *, makes_logits: bool = True, adapters: AdapterLibrary | None = None
     ) -> None:
-        self._adapters = adapters
-        self._makes_logits = makes_logits
-        self._decoder: Decoder | None = decoder
-        self._masks = MaskThreads(n_vocab, self._fail)
+        self._n_vocab = n_vocab
+        self.makes_logits = makes_logits
         self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)  # a request has ended
         self._waiting: dict[int, _Waiting] = {}
+        self._held: set[int] | None = None  # requests that wait for release(); None: none does
+        self._n_decoders = 0
         self.device_lost = threading.Event()
         self._processing: ThreadPoolExecutor | None = None
+        self.use(decoder, adapters)
+
+    def use(self, decoder: Decoder, adapters: AdapterLibrary | None = None) -> None:
+        """Go on with another decoder, once ``close`` has freed the one before."""
+        self.adapters = adapters
+        self._masks = MaskThreads(self._n_vocab, self._fail)
+        self._n_decoders += 1
+        self._closed_because = "the engine is closed"
+        self._decoder: Decoder | None = decoder
         self._thread = threading.Thread(target=self._dispatch, args=(decoder,), name="quire-dispatch", daemon=True)
         self._thread.start()
 
@@ -148,15 +158,18 @@ class Engine:
             request_id = decoder.submit(made) if grammar is None else self._masks.submit(decoder, made, grammar)
             token_ids = [list(request.token_ids) for _ in range(request.n if processors else 0)]
             self._waiting[request_id] = _Waiting(deliver, request.n, processors, token_ids)
+            if self._held is not None:
+                self._held.add(request_id)
+                decoder.pause(request_id)
         return request_id
 
     def _native_request(self, request: EngineRequest) -> native.Request:
         params = request.params
-        if request.embedding is None and not self._makes_logits:
+        if request.embedding is None and not self.makes_logits:
             raise UnsupportedError("[engine] the model is an encoder, which gives vectors and no text")
         assert request.form is None or request.grammar is not None, "a form must be compiled"
         choice = None if params is None else cast("Sequence[tuple[str, float]] | None", params.adapter)
-        if choice and self._adapters is None:
+        if choice and self.adapters is None:
             raise UnsupportedError(NO_LIBRARY)
         return native.Request(
             request.token_ids,
@@ -180,7 +193,7 @@ class Engine:
             places=None if request.media is None else request.media.places,
             snapshot_positions=() if request.media is None else request.media.ends,
             bad_sequences=request.bad_sequences,
-            adapters=() if self._adapters is None else self._adapters.chosen(choice),
+            adapters=() if self.adapters is None else self.adapters.chosen(choice),
         )
 
     def cancel(self, request_id: int) -> None:
@@ -202,14 +215,15 @@ class Engine:
         """
         made = self._native_request(request)
         with self._lock:
-            decoder = self._open_decoder()
-        return decoder.pin(made)
+            decoder, number = self._open_decoder(), self._n_decoders
+        pin, n_tokens = decoder.pin(made)
+        return number << 48 | pin, n_tokens
 
     def unpin(self, pin_id: int) -> None:
         """End a pin.  No-op if it has ended, or the engine was closed."""
         with self._lock:
-            if self._decoder is not None:
-                self._decoder.unpin(pin_id)
+            if self._decoder is not None and pin_id >> 48 == self._n_decoders:
+                self._decoder.unpin(pin_id & (1 << 48) - 1)
 
     def freeze(self, frozen: bool) -> None:
         """Stop computing, once the current step has ended, or go on.  Requests wait meanwhile."""
@@ -232,24 +246,52 @@ class Engine:
     def closed(self) -> bool:
         return self._decoder is None
 
-    def close(self) -> None:
-        """Stop and free the decoder; in-flight requests fail."""
+    def hold(self) -> None:
+        """Let requests that come from now on wait for ``release``."""
+        with self._lock:
+            self._held = set() if self._held is None else self._held
+
+    def release(self) -> None:
+        """Let the held requests run."""
+        with self._lock:
+            held, self._held = self._held or set(), None
+            for request_id in held.intersection(self._waiting):
+                if self._decoder is not None:
+                    self._decoder.resume(request_id)
+
+    def wait_until_idle(self) -> None:
+        """Wait until all requests but the held ones have ended."""
+        with self._ended:
+            self._ended.wait_for(lambda: not self._waiting.keys() - (self._held or set()))
+
+    def cancel_all(self) -> None:
+        """End all requests early, but not the held ones."""
+        with self._lock:
+            for request_id in self._waiting.keys() - (self._held or set()):
+                if self._decoder is not None:
+                    self._decoder.cancel(request_id)
+
+    def close(self, because: str = "the engine is closed") -> None:
+        """Stop and free the decoder; in-flight requests fail, and so do later ones, with this reason."""
         with self._lock:
             decoder, self._decoder = self._decoder, None
+            self._closed_because = because
         if decoder is None:
             return
         decoder.close()
-        if self._adapters is not None:
-            self._adapters.close()
+        if self.adapters is not None:
+            self.adapters.close()
+            self.adapters = None
         self._masks.close()
         if threading.current_thread() is not self._thread:
             self._thread.join()
         if self._processing is not None:
             self._processing.shutdown(wait=False, cancel_futures=True)
+            self._processing = None
 
     def _open_decoder(self) -> Decoder:
         if self._decoder is None:
-            raise RequestError("[engine] the engine is closed")
+            raise RequestError(f"[engine] {self._closed_because}")
         return self._decoder
 
     def _dispatch(self, decoder: Decoder) -> None:
@@ -264,6 +306,8 @@ class Engine:
             error = failed
         with self._lock:
             left, self._waiting = self._waiting, {}
+            self._held = None if self._held is None else set()
+            self._ended.notify_all()
         for request_id, waiting in left.items():
             _deliver(waiting, [Failure(request_id, error)])
 
@@ -300,6 +344,7 @@ class Engine:
                     waiting.token_ids[item.choice] += item.token_ids
             if waiting.n_unfinished <= 0:
                 del self._waiting[request_id]
+                self._ended.notify_all()
                 self._masks.forget(request_id)
             return waiting
 

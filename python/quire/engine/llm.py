@@ -10,13 +10,13 @@ from ..params.request_fields import read_keywords
 from ..params.signatures import show_keywords
 from ..params.tool_options import ToolOptions
 from ..tools.tool_use import ToolUse
+from .controlled import ControlledCore
 from .core import chat_call, tool_turn
 from .engine import Pooling
 from .requests.prompts import Prompt, RequestOptions
 from .requests.results import Delta, GenerationResult
 from .requests.texts import Pair, TextKind, TextOptions, Truncate
 from .requests.transcripts import Sound, SpeechTask, TranscribeOptions, Transcript, speech_sampling
-from .sessions import SessionsCore
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["LLM"]
 
 
-class LLM(SessionsCore):
+class LLM(ControlledCore):
     """A model, ready to answer.  Thread-safe: calls from several threads share one batch.
 
     ``model`` is a name (``"qwen3:0.6b"``, ``"org/name"``, ``"org/name:Q4_K_M"``, one of ``quire list``), a GGUF file, a

@@ -22,6 +22,7 @@ from ..params.engine_options import (
     config_of,
 )
 from .adapters import NO_LIBRARY, AdapterInfo, AdapterLibrary
+from .controls import ControlState, ModelControls
 from .engine import Engine, EngineRequest, Pooling
 from .forks import forbid_in_children
 from .loading.loader import open_model
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["LLMBase"]
 
 
-class LLMBase:
+class LLMBase(ModelControls):
     """A model that was opened, with the engine that runs it."""
 
     @names_its_call
@@ -141,13 +142,17 @@ class LLMBase:
             self._prompts.use_template(named.template)
         self._texts = Texts(self._prompts, self.n_ctx, opened.advice)
         self._vectors = VectorMaker(opened.retrieval, self._prompts, self._texts)
-        self._adapters = opened.adapters
         self._engine = Engine(
             opened.decoder, opened.n_vocab, makes_logits=not opened.output.is_encoder, adapters=opened.adapters
         )
+        self._controls = ControlState()
         # Also at the end of the program, and when nobody holds the model any more.
         self._close_engine = weakref.finalize(self, Engine.close, self._engine)
         forbid_in_children(self)
+
+    @property
+    def _adapters(self) -> AdapterLibrary | None:
+        return self._engine.adapters
 
     def __repr__(self) -> str:
         name, kind = self.model_name, type(self).__name__

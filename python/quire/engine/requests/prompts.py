@@ -137,6 +137,10 @@ class Prompts:
         """The model's encoders; None if it reads text only."""
         return self._media
 
+    def use_media(self, media: MediaInput | None) -> None:
+        """Use other encoders of the same kinds."""
+        self._media = media
+
     @property
     def media_threads(self) -> Executor | None:
         """The threads on which calls are prepared that may read images or sounds; None if the model reads none."""
