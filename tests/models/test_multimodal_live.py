@@ -71,6 +71,33 @@ OTHER: dict[str, dict[str, object]] = {
         "projector_config": {"model_type": "blip_2_qformer", "encoder_hidden_size": 32, **AUDIO},
     },
 }  # fmt: skip
+# Classes whose mapping is beside that of their text model, with fields of text and other parts.
+OWN: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "CohereCompassForConditionalGeneration": (
+        {
+            "model_type": "cohere_compass_text", "sliding_window": 5, "layer_norm_eps": 1e-4,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [4, 2, 2]},
+                "full_attention": None,
+            },
+        },
+        {
+            "vision_config": {
+                **VISION, "depth": 2, "num_heads": 2, "out_hidden_size": 64, "deepstack_visual_indexes": [0], "num_position_embeddings": 4,
+            },
+        },
+    ),
+    "Apertus1p5ForConditionalGeneration": (
+        {"model_type": "apertus1p5_text", "output_vocab_size": 150},
+        {
+            "vision_config": {
+                "codebook_size": 40, "embed_dim": 8, "latent_channels": 8, "base_channels": 32, "num_res_blocks": 1, "channel_multiplier": [1, 1],
+            },
+            "audio_config": {"model_type": "wavtokenizer_encoder", "codebook_size": 20}, "image_token_offset": 200, "audio_token_offset": 240,
+        },
+    ),
+}  # fmt: skip
 # Names that transformers does not save as it reads them.
 RENAMED = {
     "language_model.model.blocks.": "language_model.model.layers.",
@@ -105,6 +132,20 @@ def test_text_halves(tmp_path: Path, name: str) -> None:
     close(np.asarray(Runner(tmp_path / "x.gguf", threads=1).answer(IDS)), expected)
     greedy = model.generate(torch.tensor([IDS]), max_new_tokens=12, do_sample=False, eos_token_id=None)
     assert Runner(tmp_path / "x.gguf", threads=1).greedy(IDS, 12) == greedy[0, len(IDS) :].tolist()
+
+
+@pytest.mark.parametrize("name", list(OWN))
+def test_text_halves_with_a_mapping_of_their_own(tmp_path: Path, name: str) -> None:
+    kind, (text, parts) = getattr(transformers, name), OWN[name]
+    torch.manual_seed(7)
+    model = kind(kind.config_class(text_config={**TEXT, **text}, tie_word_embeddings=False, **parts)).float().eval()
+    model.save_pretrained(tmp_path / "hf")
+    (tmp_path / "hf/tokenizer.json").write_text(json.dumps(tokenizer_json()))
+    convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+    with torch.no_grad():
+        expected = model(input_ids=torch.tensor([IDS])).logits[0].numpy()
+    found = np.asarray(Runner(tmp_path / "x.gguf", threads=1).answer(IDS))
+    close(found[:, : expected.shape[1]], expected)
 
 
 def test_only_models_of_their_own_code_are_not_compared() -> None:

@@ -277,7 +277,11 @@ class Decoder:
         self.embedding = weights.embedding("token_embd", config.n_vocab, config.dim)
         self.blocks = blocks
         self.norm: Layer = weights.norm("output_norm", config.dim, config.eps)
-        self.head = head(weights, config, self.embedding)
+        self.head = self.output(weights)
+
+    def output(self, weights: Weights) -> Linear:
+        """Return the output projection."""
+        return head(weights, self.config, self.embedding)
 
     def add_predictor(
         self,

@@ -108,6 +108,7 @@ HF = {
     "SmolVLMForConditionalGeneration": _of("llama", homes=_TEXT_MODEL, defaults=_ROUGH),
     "Idefics3ForConditionalGeneration": _of("llama", homes=_TEXT_MODEL, defaults=_ROUGH),
     "Lfm2VlForConditionalGeneration": _of("lfm2", tied=True),
+    "Lfm3VlForConditionalGeneration": _of("lfm3", tied=True),
     "LightOnOcrForConditionalGeneration": _of("qwen3", tied=True, defaults=_LIGHT_ON),
     "AyaVisionForConditionalGeneration": _of("cohere2", tied=True),
     "Cohere2VisionForConditionalGeneration": _of("cohere2", tied=True),
