@@ -374,6 +374,33 @@ def jina_bert_v2(config: Config, tensors: Tensors) -> Tensors:
     return out
 
 
+def neobert_config(config: Config) -> dict[str, object]:
+    return {
+        **config, "model_type": "eurobert", "rms_norm_eps": config["norm_eps"], "hidden_act": "silu",
+        "intermediate_size": -(-(number(config, "intermediate_size") * 2 // 3) // 8) * 8,
+        "num_key_value_heads": config["num_attention_heads"], "max_position_embeddings": config["max_length"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    }  # fmt: skip
+
+
+def neobert(config: Config, tensors: Tensors) -> Tensors:
+    """Interleave the rotated halves of q and k, and the heads of q, k and v."""
+    n_head, out = number(config, "num_attention_heads"), fused(tensors, ("mlp.gate_proj", "mlp.up_proj"), "ffn.w12")
+    for name in tensors:
+        if "self_attn.q_proj" in name:
+            parts = [out.pop(name.replace("q_proj", f"{one}_proj")) for one in "qkv"]
+            q, k, v = (x.reshape(n_head, 2, -1, x.shape[-1]) for x in parts)
+            pairs = [x.swapaxes(1, 2).reshape(n_head, -1, x.shape[-1]) for x in (q, k)]
+            whole = np.concatenate([*pairs, v.reshape(n_head, -1, v.shape[-1])], 1)
+            out[name.replace("self_attn.q_proj", "qkv")] = whole.reshape(-1, v.shape[-1])
+    names = {
+        "embed_tokens": "encoder", "layers.": "transformer_encoder.", "self_attn.o_proj": "wo", "mlp.down_proj": "ffn.w3",
+        "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm",
+    }  # fmt: skip
+    out = renamed(names)(config, out)
+    return {"layer_norm.weight" if name == "norm.weight" else name: x for name, x in out.items()}
+
+
 def smallthinker_config(config: Config) -> dict[str, object]:
     """Translate the configuration; without windowed layers there is no window."""
     local = config["sliding_window_layout"]
@@ -408,6 +435,7 @@ SIBLINGS = {
     "LlamaBidirectionalModel": Sibling(
         "EuroBertModel", lambda config: {**config, "model_type": "eurobert"}, renamed({})
     ),
+    "NeoBERT": Sibling("EuroBertModel", neobert_config, neobert),
     "JinaBertModel": Sibling("BertModel", lambda config: {**config, "model_type": "bert"}, jina_bert_v2, both_ways(6)),
     "MaincoderForCausalLM": Sibling(
         "HunYuanDenseV1ForCausalLM", lambda config: {**config, "model_type": "hunyuan_v1_dense"}, maincoder
