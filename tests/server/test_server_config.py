@@ -102,6 +102,7 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
         arguments += [f"--{name.replace('_', '-')}", str(number)]
     arguments += ["--rope-scaling", "yarn", "--override-kv", "a=int:1", "--hf-overrides", '{"b": 2}']
     arguments += ["--fit-ctx", "2048", "--split-mode", "none", "--tensor-split", "3,1", "--main-gpu", "0"]
+    arguments += ["--lora-modules", "x=a=b.gguf", "--max-loras", "5", "--max-lora-rank", "64"]
     engine = opened(monkeypatch, *arguments)[2]
     expected: dict[str, object] = {**numbers, "rope_scaling": "yarn"}
     expected |= {"override_kv": (("a", 1),), "hf_overrides": '{"b": 2}'}
@@ -111,6 +112,7 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     expected |= {"n_ctx": 512, "threads": 3, "cpu_mask": 3, "kernels": "cpu", "isa": "avx2", "kv_dtype": "bf16"}
     expected |= {"load": "copy", "packed_cache": "folder", "device": "cpu", "deterministic": True}
     expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}
+    expected |= {"lora_modules": (("x", "a=b.gguf"),), "max_loras": 5, "max_lora_rank": 64}
     expected |= {"snapshot_tokens": 64, "quantize": "Q8_0"}
     expected |= {"mmproj": "m.gguf", "draft": "d.gguf", "speculation": "auto", "draft_max": 8, "draft_min": 1}
     # --memory-budget belongs to the server; taps are only for programs; -ngl cannot be combined with --device cpu, nor

@@ -478,6 +478,46 @@ def test_adapter_scales_change_with_allow_changes() -> None:
     assert post("/completion", [{"prompt": "x"}]).status_code == 400  # other routes take no lists
 
 
+def test_requests_choose_adapters_by_id_or_as_their_model() -> None:
+    """Only for models whose requests may choose; vLLM's and llama.cpp's lists, and what the engine is asked."""
+
+    def engine() -> FakeEngine:
+        fake = FakeEngine()
+        adapters = [("style.gguf", 0.5), ("tone", 0.0)]
+        fake.info = msgspec.structs.replace(INFO, adapters=adapters, loras=["style", "polite"])
+        return fake
+
+    shown = call("GET", "/v1/models", engine=engine()).json()["data"]
+    assert [(each["id"], each.get("parent"), each.get("root")) for each in shown[1:]] == [
+        ("style", shown[0]["id"], "style.gguf"), ("polite", shown[0]["id"], "tone"),
+    ]  # fmt: skip
+    assert call("GET", "/v1/models/polite", engine=engine()).json() == shown[2]
+    chat = {"messages": [{"role": "user", "content": "x"}]}
+    lora = [{"id": 1, "scale": -0.5}, {"id": 0}]
+    for path, body in (
+        ("/v1/chat/completions", chat), ("/v1/completions", {"prompt": "x"}), ("/completion", {"prompt": "x"}),
+        ("/v1/messages", {**chat, "max_tokens": 8}), ("/api/chat", chat), ("/v1/responses", {"input": "x"}),
+    ):  # fmt: skip
+        for fields, expected in (
+            ({"model": "polite"}, (("polite", 1.0),)), ({"model": "style"}, (("style", 0.5),)),
+            ({"model": "fake"}, None),
+        ):  # fmt: skip
+            asked = engine()
+            assert post(path, {**body, **fields}, engine=asked).status_code == 200, path
+            assert asked.asked[-1].params.get("adapter") == expected, (path, fields)  # type: ignore[union-attr]
+    for path, body in (("/v1/chat/completions", chat), ("/completion", {"prompt": "x"})):
+        asked = engine()
+        assert post(path, {**body, "model": "style", "lora": lora}, engine=asked).status_code == 200
+        assert asked.asked[-1].params["adapter"] == (("polite", -0.5),)  # type: ignore[union-attr]
+        refused = post(path, {**body, "lora": [{"id": 2, "scale": 1}]}, engine=engine())
+        assert (refused.status_code, "id 2" in refused.text) == (400, True)
+    assert post("/v1/embeddings", {"model": "style", "input": "x"}, engine=engine()).status_code == 400
+    for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+        body = {"lora_name": "x"} | ({"lora_path": "x"} if "unload" not in path else {})
+        refused = post(path, body, engine=engine())
+        assert (refused.status_code, "--allow-lora-updates" in refused.text) == (403, True)
+
+
 def test_changed_scales_match_a_model_loaded_with_them(tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
@@ -494,7 +534,7 @@ def test_changed_scales_match_a_model_loaded_with_them(tmp_path: Path) -> None:
         with LLM(packaged_model(), threads=1, kv_dtype="f32", adapters=[(str(style), scale)]) as model:
             expected[scale] = model.generate(STORY, SamplingParams(temperature=0.0, max_tokens=24))[0].text
     assert len(set(expected.values())) == 3
-    options = ["--models-dir", str(models), "--lora", str(style), "--allow-changes"]
+    options = ["--models-dir", str(models), "--lora", str(style), "--allow-changes", "--allow-lora-updates"]
     with served(tmp_path, options) as server, server.client() as client:
         assert client.post("/completion", json=body).json()["content"] == expected[1.0]
         for scale in (0.5, 0.0, 1.0):
@@ -502,6 +542,22 @@ def test_changed_scales_match_a_model_loaded_with_them(tmp_path: Path) -> None:
             assert changed.json() == {"success": True}, changed.text
             assert client.get("/lora-adapters").json()[0]["scale"] == scale
             assert client.post("/completion", json=body).json()["content"] == expected[scale]
+        half = client.post("/completion", json={**body, "lora": [{"id": 0, "scale": 0.5}]})
+        assert half.json()["content"] == expected[0.5]
+        more = {"lora_name": "more", "lora_path": str(style)}
+        assert client.post("/v1/load_lora_adapter", json=more).text.startswith("Success")
+        assert client.post("/v1/load_lora_adapter", json=more).status_code == 400  # the name is taken
+        assert client.post("/v1/load_lora_adapter", json={**more, "lora_path": "/absent"}).status_code == 400
+        assert client.post("/lora-adapters", json=[{"id": 1, "scale": 0.5}]).json() == {"success": True}
+        assert client.post("/completion", json=body).json()["content"] == expected[0.5]  # by default
+        asked = {"model": "more", "prompt": STORY, "max_tokens": 24, "temperature": 0}
+        assert client.post("/v1/completions", json=asked).json()["choices"][0]["text"] == expected[0.5]
+        assert [each["id"] for each in client.get("/v1/models").json()["data"]] == ["tiny", "style", "more"]
+        assert client.post("/v1/models/unload", json={"model": "tiny"}).status_code == 200
+        assert client.post("/completion", json={**body, "model": "tiny"}).json()["content"] == expected[0.5]
+        assert client.post("/v1/unload_lora_adapter", json={"lora_name": "more"}).text.startswith("Success")
+        assert client.post("/v1/unload_lora_adapter", json={"lora_name": "more"}).status_code == 404
+        assert client.post("/completion", json=body).json()["content"] == expected[0.0]
 
 
 def test_a_failure_in_a_stream_is_one_event() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import msgspec
 from quire.server.worker.engine_client import EngineState, Stream, Streams
 from quire.server.worker.protocol import (
     Answer,
@@ -39,6 +41,9 @@ class FakeEngine(Streams):
         self.state = EngineState.READY
         self.info = INFO
         self.beat: Beat | None = None
+
+    def keep_adapters(self, info: Mapping[str, Any], kept: list[tuple[str, str, float]]) -> None:
+        self.info = msgspec.structs.replace(self.info, **info)
 
     def submit(self, work: Work) -> Stream:
         made, stream = self.open(work)

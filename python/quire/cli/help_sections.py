@@ -79,7 +79,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
         _section(
             "Access",
             "api_keys insecure allowed_hosts cors_origins allowed_media_domains allowed_local_media_path"
-            " trust_request_chat_template allow_changes"
+            " trust_request_chat_template allow_changes allow_lora_updates"
             " strict lenient rate_requests_per_minute rate_tokens_per_minute max_body_bytes"
             " max_logprobs",
         ),

@@ -157,6 +157,11 @@ def _entries(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     is_flag=True,
     help="Let clients download, name and delete models, and serve all models on this machine.",
 )
+@click.option(
+    "--allow-lora-updates",
+    is_flag=True,
+    help="Let clients load LoRA adapters from files of this machine, and unload them.",
+)
 @click.option("--lenient", is_flag=True, help="With --strict: still accept unknown body fields.")
 @click.option("--strict", is_flag=True, help="Reject unknown model names and unknown body fields.")
 @click.option("--no-access-log", is_flag=True, help="Do not log each request to standard error.")

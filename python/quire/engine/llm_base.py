@@ -173,6 +173,11 @@ class LLMBase(ModelControls):
         """The LoRA adapters that requests may choose."""
         return [] if self._adapters is None else self._adapters.infos
 
+    @property
+    def takes_adapters(self) -> bool:
+        """True if requests may choose adapters; otherwise they are fixed."""
+        return self._adapters is not None
+
     def load_adapter(
         self, path: str | os.PathLike[str], name: str | None = None, *, scale: float = 0.0, replace: bool = False
     ) -> AdapterInfo:
@@ -194,6 +199,10 @@ class LLMBase(ModelControls):
     def unload_adapter(self, name: str) -> None:
         """Forget a LoRA adapter.  Requests that run with it go on.  RequestError if there is none of that name."""
         self._library().remove(name)
+
+    def scale_adapters(self, scales: Mapping[str, float]) -> None:
+        """Set the scales of adapters, by name, for requests that choose none.  RequestError for an unknown name."""
+        self._library().set_scales(scales)
 
     def _library(self) -> AdapterLibrary:
         if self._adapters is None:

@@ -13,6 +13,7 @@ from .listener.endpoint import Endpoint
 from .listener.internal import InternalRequests
 from .listener.request_context import Route
 from .routes import (
+    adapters,
     anthropic,
     classes,
     embeddings,
@@ -180,6 +181,22 @@ ROUTES = (
     Route("GET", "/props", llama_cpp_state.props, "Show the model's properties", dialect=_LLAMA),
     Route("GET", "/slots", llama_cpp_state.slots, "List the slots for concurrent sequences", dialect=_LLAMA),
     Route("POST", "/props", llama_cpp_state.set_props, "Not supported", dialect=_LLAMA),
+    Route(
+        "POST",
+        "/v1/load_lora_adapter",
+        adapters.load_adapter,
+        "Load a LoRA adapter",
+        adapters.LoadAdapterBody,
+        opens=False,
+    ),
+    Route(
+        "POST",
+        "/v1/unload_lora_adapter",
+        adapters.unload_adapter,
+        "Unload a LoRA adapter",
+        adapters.UnloadAdapterBody,
+        opens=False,
+    ),
     Route(
         "POST",
         "/lora-adapters",

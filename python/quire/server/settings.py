@@ -59,6 +59,8 @@ class Settings:
             fields have no effect and are named in the header ``x-quire-ignored``.
         lenient: Accept unknown body fields even if ``strict``.
         allow_changes: Let clients download, name and delete models, and serve all models in this machine's stores.
+        allow_lora_updates: Let clients load LoRA adapters from this machine's files beside running models, and unload
+            them.
         allowed_media_domains: Host names, addresses and networks that images in requests are fetched from; ``"*"``: any
             host with a public address.  Addresses that are not public are used only if they are listed.
         allowed_local_media_path: Folder whose files requests may name as images.
@@ -126,6 +128,7 @@ class Settings:
     memory_budget_bytes: int | None = None
     keep_s: float = FOREVER
     allow_changes: bool = False
+    allow_lora_updates: bool = False
     max_body_bytes: int = 8 * MIB
     max_depth: int = 128
     max_logprobs: int = 20

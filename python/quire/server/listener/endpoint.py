@@ -129,6 +129,7 @@ class Endpoint:
             model = body.model.removesuffix(":latest") if body.model and route.dialect is Dialect.OLLAMA else body.model
             context.opened_model = state.model = await service.find(model)
             await closing.enter_async_context(service.pinned(context.opened_model, state.caller))
+            context.adapter = service.adapter_of(model)
         return await route.handler(context)
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import msgspec
 
 from ..body_types import TimedBody
-from ..failures import Dialect
+from ..failures import ApiError, Dialect
 from ..media_sources import wanted_urls, with_contents
 from ..time_limits import TimeLimits
-from ..worker.protocol import Ask, Embed, JsonObject, Score
+from ..worker.protocol import Ask, Embed, JsonObject, Score, Tag
 from .bodies import Received, nothing_received
 from .offload import offload
 from .replies import Events, Reply
@@ -53,6 +53,7 @@ class RequestContext(Generic[T]):
     # Maps the engine's names for ignored fields to the body's, where they differ.
     said_by: dict[str, str] = field(default_factory=dict)
     opened_model: str | None = None  # the model loaded for this request
+    adapter: tuple[str, float] | None = None  # that the request chose by the model's name, and its scale
 
     @property
     def caller(self) -> Caller:
@@ -122,7 +123,7 @@ class RequestContext(Generic[T]):
         hints = msgspec.structs.replace(
             work.hints, key=self.caller.name, n_bytes=self.received.n_bytes, priority=priority
         )
-        stream = engine.submit(msgspec.structs.replace(work, hints=hints))
+        stream = engine.submit(msgspec.structs.replace(self._adapted(work), hints=hints))
         self.closing.callback(stream.close)
         stream.n_ctx = engine.info.n_ctx
         body = self.body if isinstance(self.body, TimedBody) else None
@@ -130,6 +131,15 @@ class RequestContext(Generic[T]):
         if isinstance(work, Ask | Embed | Score):  # answered as a whole, so there is no first token
             stream.limits = stream.limits.without_first_token()
         return stream
+
+    def _adapted(self, work: Work) -> Work:
+        """Return work with the adapter that the request chose, unless its fields choose others."""
+        if self.adapter is None or isinstance(work, Ask):
+            return work
+        if isinstance(work, Embed | Score | Tag):
+            text = f"unsupported model {self.adapter[0]!r:.80}: adapters are chosen for generated text only"
+            raise ApiError(400, "unsupported_parameter", text, "model")
+        return msgspec.structs.replace(work, params={"adapter": (self.adapter,), **work.params})
 
     async def prepared(self, make: Callable[P, T2], *args: P.args, **kwargs: P.kwargs) -> T2:
         """Call a function on the body: on the event loop, or on a thread if the body is large."""

@@ -15,7 +15,7 @@ from ..body_types import Body, TimedBody
 from ..failures import ApiError, of_quire
 from ..service.caller import Caller
 from ..worker.protocol import ModelInfo, SchedulingHints
-from .adapter_scales import LoraScales, check_scales
+from .adapter_scales import LoraScales, chosen_scales
 from .sampling_fields import entry_limits, limits_of, sampling_fields, sampling_of
 
 __all__ = [
@@ -196,7 +196,6 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
 
     def params(self, info: ModelInfo, max_tokens: int | None, **further: Any) -> SamplingParams:
         """Return the parameters, with defaults for those not given.  RequestError names an invalid field."""
-        check_scales(self.lora, info)
         given = self.given()
         values = {**self.usual(info, given), **given, **further}
         return SamplingParams(
@@ -204,6 +203,7 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
                 **values,
                 "max_tokens": info.advised.get("max_tokens") if max_tokens is None else max_tokens,
                 "min_tokens": self.min_tokens,
+                "adapter": chosen_scales(self.lora, info),
                 "n": self.n,
                 "processed_logprobs": self.post_sampling_probs,
                 "stop": stops_of(self.stop),

@@ -72,13 +72,32 @@ def _of_file(file: dict[str, Any], architecture: str) -> dict[str, Any]:
 async def list_models(context: RequestContext[None]) -> Reply:
     """List every model once, under its first alias if it has one, together with its other names."""
     service = context.service
-    data = [await model_object(context, service.names_of(name)[0]) for name in await service.library.rescan()]
+    data = []
+    for known in await service.library.rescan():
+        name = service.names_of(known)[0]
+        data += [await model_object(context, name), *_adapter_objects(context, known, name)]
     return Reply.json({"object": "list", "data": data})
+
+
+def _adapter_objects(context: RequestContext[None], known: str, name: str) -> list[dict[str, Any]]:
+    """Return the adapters of a loaded model as vLLM's server shows them."""
+    engine = context.service.engines().get(known)
+    if engine is None or engine.state is not EngineState.READY:
+        return []
+    info, shown = engine.info, {"object": "model", "created": context.service.created, "owned_by": "quire"}
+    return [
+        {"id": lora, **shown, "root": path, "parent": name}
+        for lora, (path, _) in zip(info.loras, info.adapters, strict=False)
+    ]
 
 
 async def show_model(context: RequestContext[None]) -> Reply:
     """Show one model."""
     service, name = context.service, context.path("model")
+    if name not in service.names and service.adapter_of(name) is not None:
+        known = service.exactly(name)
+        found = _adapter_objects(context, known, service.names_of(known)[0])
+        return Reply.json(next(each for each in found if each["id"] == name))
     if name not in service.names:
         raise ApiError(404, "model_not_found", f"no such model: {name!r:.80}", "model")
     return Reply.json(await model_object(context, name))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...hub.preset_options import options_of_preset
 from ...system import process_memory
@@ -63,6 +63,16 @@ async def _no_application(path: str, body: bytes, caller: Caller, in_batch: bool
     raise AssertionError("build_app has not run")
 
 
+class KeptAdapters(NamedTuple):
+    """A model's adapters as clients have left them: the scales of fixed ones, or ``Open.adapters``."""
+
+    scales: Sequence[float] | None = None
+    adapters: list[tuple[str, str, float]] | None = None
+
+
+_NONE_KEPT = KeptAdapters()
+
+
 class Service:
     """The server behind the routes."""
 
@@ -72,6 +82,8 @@ class Service:
         self.metrics = Metrics(library.engines)
         # Adapter scales that clients have set, by model name.
         self.adapter_scales: dict[str, list[float]] = {}
+        # Adapters as clients have left them (``Open.adapters``), by model name.
+        self.kept_adapters: dict[str, list[tuple[str, str, float]]] = {}
         self.started_s = time.monotonic()
         self.created = int(time.time())
         self.recent = Recent()
@@ -135,6 +147,28 @@ class Service:
         """Names that requests may use for models."""
         return [*self.library.known, *self.settings.aliases]
 
+    def adapter_of(self, model: str | None) -> tuple[str, float] | None:
+        """Return the adapter that a request chooses by its model's name, with its scale."""
+        if model is None or model in self.library.known or model in self.settings.aliases:
+            return None
+        info = self._infos().get(self._base_of(model) or "")
+        if info is None:
+            return None
+        return model, info.adapters[info.loras.index(model)][1] or 1.0
+
+    def _base_of(self, adapter: str) -> str | None:
+        """Return the model that has an adapter of that name, if one is or was loaded."""
+        return next((name for name, info in self._infos().items() if adapter in info.loras), None)
+
+    def kept(self, name: str) -> KeptAdapters:
+        """Return a model's adapters as clients have left them, for when it is loaded again."""
+        return KeptAdapters(self.adapter_scales.get(name), self.kept_adapters.get(name))
+
+    def _infos(self) -> dict[str, ModelInfo]:
+        """Return the infos of all models that are loaded or asleep."""
+        ready = {name: each.info for name, each in self.engines().items() if each.state is EngineState.READY}
+        return {**self.library.asleep, **ready}
+
     def names_of(self, model: str) -> list[str]:
         """Return the names of a model, the preferred one first: aliases come before the file's own name."""
         name = self.exactly(model)
@@ -148,6 +182,8 @@ class Service:
         """Resolve aliases and the ``:latest`` tag that Ollama's clients add; the model need not exist."""
         if model in self.settings.aliases:
             return self.library.usual or model
+        if not self._is_there(model) and (base := self._base_of(model)) is not None:
+            return base
         plain = model.removesuffix(":latest")
         return model if plain == model or self._is_there(model) or not self._is_there(plain) else plain
 
@@ -261,7 +297,7 @@ def open_service(
         memory_bytes: int | None,
         preset: Preset | None = None,
         n_ctx: int | None = None,
-        scales: Sequence[float] | None = None,
+        kept: KeptAdapters = _NONE_KEPT,
     ) -> EngineClient:
         given: dict[str, Any] = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
         sampling, system, template = dict(settings.sampling), settings.system, settings.chat_template
@@ -271,16 +307,16 @@ def open_service(
             template = preset.template if template is None else template
         if n_ctx is not None:
             given["n_ctx"] = n_ctx
-        if scales is not None:
+        if kept.scales is not None:
             adapters = given.get("adapters", config.get("adapters", ()))
-            given["adapters"] = tuple((path, scale) for (path, _), scale in zip(adapters, scales, strict=True))
-        opened = Open(file, {**config, **given}, sampling, system, dict(settings.defaults), template)
+            given["adapters"] = tuple((path, scale) for (path, _), scale in zip(adapters, kept.scales, strict=True))
+        opened = Open(file, {**config, **given}, sampling, system, dict(settings.defaults), template, kept.adapters)
         first = waiting.pop() if waiting else None
         return WorkerSupervisor(opened, launched=first, batch_delay_s=settings.batch_delay_s)
 
     if settings.models_dir is None and not settings.allow_changes:
         left = None if budget is None else budget - own
-        return Service(settings, Library.of(model_name(path), lambda: engine_of(path, left), settings.keep_s))
+        return _of_one_model(settings, model_name(path), lambda kept: engine_of(path, left, kept=kept))
     folder = None if settings.models_dir is None else Path(settings.models_dir)
     given = {} if path is None else {model_name(path): NamedModel(Path(path))}
 
@@ -305,7 +341,7 @@ def open_service(
         model = models.get(name)
         if model is None:
             raise ApiError(404, "model_not_found", f"model {name!r:.80} no longer exists", "model")
-        return engine_of(str(model.path), share, model.preset, n_ctx, service.adapter_scales.get(name))
+        return engine_of(str(model.path), share, model.preset, n_ctx, service.kept(name))
 
     default = next(iter(given), None)
     catalog = Catalog(look, changed_ns)
@@ -314,6 +350,16 @@ def open_service(
     service.own_files = lambda name: own_models[name].path if name in own_models else None
     if default is not None:
         library.open_from_start(default)
+    return service
+
+
+def _of_one_model(settings: Settings, name: str, make: Callable[[KeptAdapters], EngineClient]) -> Service:
+    begun = [make(_NONE_KEPT)]
+
+    def opened() -> EngineClient:
+        return begun.pop() if begun else make(service.kept(name))
+
+    service = Service(settings, Library.of(name, opened, settings.keep_s))
     return service
 
 

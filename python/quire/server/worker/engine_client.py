@@ -7,7 +7,7 @@ import enum
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -72,6 +72,9 @@ class EngineClient(Protocol):
     @property
     def n_active(self) -> int:
         """Number of requests in flight."""
+
+    def keep_adapters(self, info: Mapping[str, Any], kept: list[tuple[str, str, float]]) -> None:
+        """Take note of changed adapters: fields of ``ModelInfo``, and ``Open.adapters`` to load them again."""
 
     def submit(self, work: Work) -> Stream:
         """Submit work, whose ``id`` is set here.  ApiError 503 while the engine is unavailable."""

@@ -27,6 +27,7 @@ from ...params.chat_options import ChatOptions
 from ...system import process_memory
 from ..fair_pool import FairPool
 from . import protocol as wire
+from .adapters import adapter_verbs, adapters_of, restore_adapters, with_kept_adapters
 from .defaults import Defaults
 from .event_encoder import Emit, EventEncoder, WorkerContext
 from .memory_share import check_share, committed_bytes, with_share_of_model
@@ -72,7 +73,10 @@ class ModelWorker(LLMBase):
     """
 
     def __init__(self, opened: wire.Open, emit: Emit) -> None:
-        super().__init__(None if opened.path is None else Path(opened.path), **with_share_of_model(opened.config))
+        super().__init__(
+            None if opened.path is None else Path(opened.path), **with_share_of_model(with_kept_adapters(opened))
+        )
+        restore_adapters(self, opened)
         self._sampling, self._system = opened.sampling, opened.system
         self._chat_template = opened.chat_template
         if opened.chat_template is not None and not self.is_encoder:
@@ -93,6 +97,7 @@ class ModelWorker(LLMBase):
         self._memory_bytes = committed_bytes(self.n_vocab, self._reserved_bytes)
         check_share(self._memory_bytes, opened.config.get("memory_bytes"))
         self._questions = Questions(self.tokenizer, shown, self._drafted, opened.path)
+        self._questions.add(adapter_verbs(self))
         self._questions.add(Pins(self._engine, self._history_request).verbs())
 
     def info(self) -> wire.ModelInfo:
@@ -113,8 +118,8 @@ class ModelWorker(LLMBase):
             version=__version__,
             memory_bytes=self._memory_bytes,
             n_ctx_train=self.n_ctx_train,
-            adapters=[(Path(path).name, scale) for path, scale in self.config.adapters],
             media=self.media,
+            **adapters_of(self),
         )
 
     def beat(self) -> wire.Beat:

@@ -60,6 +60,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     ``sampling`` has fields of ``SamplingParams`` that take precedence over the model file's advice.  ``system`` is the
     system message of chats that begin without one.  ``defaults`` are other defaults for requests: ``seed``,
     ``grammar``, ``pooling``, and fields of ``ChatOptions`` (``chat``).  ``chat_template`` replaces the model's.
+    ``adapters``: names, paths and scales of LoRA adapters in place of those in ``config``, as clients have left them.
     """
 
     path: str | None
@@ -68,6 +69,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     system: str | None = None
     defaults: JsonObject = {}
     chat_template: str | None = None
+    adapters: list[tuple[str, str, float]] | None = None
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
@@ -195,7 +197,10 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     """
 
     id: int
-    verb: Literal["tokenize", "detokenize", "render", "count", "infill", "describe", "pin", "unpin"]
+    verb: Literal[
+        "tokenize", "detokenize", "render", "count", "infill", "describe", "pin", "unpin", "load_adapter",
+        "unload_adapter", "scale_adapters",
+    ]  # fmt: skip
     values: JsonObject
     hints: SchedulingHints = SchedulingHints()
     encoded: bool = False
@@ -226,7 +231,8 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
 
     ``advised`` are sampling parameters that its authors advise.  ``memory_bytes`` is what its process may come to use
     with a full cache.  ``n_ctx_train`` is the number of positions it was trained on.  ``adapters`` are file names and
-    scales.  ``media`` lists what it reads besides text: image, audio.
+    scales; ``loras`` are their names in requests, which choose among them, or empty if the adapters are fixed.
+    ``media`` lists what it reads besides text: image, audio.
     """
 
     name: str
@@ -245,6 +251,7 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     n_ctx_train: int = 0
     adapters: list[tuple[str, float]] = []
     media: list[str] = []
+    loras: list[str] = []
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):

@@ -7,8 +7,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
 
 from ...errors import DeviceError, LoadError, RequestError, ShapeError, UnsupportedError
 from ...system import connect, ended_by, was_killed
@@ -135,6 +138,10 @@ class WorkerSupervisor(Streams):
     def process_id(self) -> int | None:
         """The worker's process id, None if there is none."""
         return None if self._worker is None else self._worker.process.pid
+
+    def keep_adapters(self, info: Mapping[str, Any], kept: list[tuple[str, str, float]]) -> None:
+        self._info = replace(self.info, **info)
+        self._opened = replace(self._opened, adapters=kept)
 
     def submit(self, work: Work) -> Stream:
         if self.state is not EngineState.READY or self._worker is None or self._worker.channel is None:

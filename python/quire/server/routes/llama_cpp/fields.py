@@ -15,7 +15,7 @@ from ....params.stages import LLAMA_CPP_ORDER
 from ...body_types import Body
 from ...failures import ApiError
 from ...worker.protocol import ModelInfo
-from ..adapter_scales import LoraScales, check_scales, shown_adapters
+from ..adapter_scales import LoraScales, chosen_scales, shown_adapters
 from ..fields import Bias, ConstrainedBody, Id, Name, Slot, Stop, Stops, Text, stops_of
 from ..sampling_fields import entry_limits, limits_of, sampling_fields, sampling_of
 from ..stages import stages_of
@@ -207,7 +207,7 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
     values = {**chat_defaults(info.advised, {**given, "samplers": stages}), **given}
     if values.get("mirostat"):
         stages += ("mirostat",)
-    check_scales(body.lora, info)
+    adapter = chosen_scales(body.lora, info)
     n_new, n_shown = body.n_new, body.n_shown_probabilities
     if body.dry_sequence_breakers:
         values["dry_sequence_breakers"] = body.dry_sequence_breakers
@@ -223,8 +223,11 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
         "logprobs": n_shown or None,
         "processed_logprobs": body.post_sampling_probs,
         "structured_outputs": body.wanted_form(),
+        "adapter": adapter,
     }
-    lora = [{"id": adapter["id"], "scale": adapter["scale"]} for adapter in shown_adapters(info)]
+    lora = [{"id": each["id"], "scale": each["scale"]} for each in shown_adapters(info)]
+    if adapter is not None:
+        lora = [{"id": i, "scale": dict(adapter).get(name, 0.0)} for i, name in enumerate(info.loras)]
     return Settings(SamplingParams(**{**values, **more}), n_new, lora)
 
 

@@ -11,7 +11,8 @@ from ...failures import ApiError
 from ...listener.replies import Reply
 from ...listener.request_context import RequestContext
 from ...worker.protocol import Ask
-from ..adapter_scales import LoraScales, shown_adapters
+from ..adapter_scales import LoraScales, check_id, shown_adapters
+from ..adapters import change_adapters
 from ..fields import Name
 from ..openai.chat_fields import ChatBody, checked_messages
 from .fields import CompletionBody, settings_of
@@ -110,20 +111,23 @@ class ScalesBody(Body, kw_only=True, forbid_unknown_fields=True):
 
 
 async def set_lora_adapters(context: RequestContext[ScalesBody]) -> Reply:
-    """Set the scales of a model's adapters, which reloads it; needs --allow-changes."""
+    """Set the scales of a model's adapters, which reloads it if they are fixed; needs --allow-changes."""
     service, body = context.service, context.body
     name = service.name_of(body.model)
     info, _ = service.info(name)
     scales = [0.0] * len(info.adapters)
     for each in body.adapters:
-        if each.id >= len(scales):
-            text = f"no adapter has the id {each.id}: there are {len(scales)} (GET /lora-adapters)"
-            raise ApiError(400, "invalid_value", text, "id")
+        check_id(each, info)
         scales[each.id] = each.scale
     if scales != [scale for _, scale in info.adapters]:
         if not service.settings.allow_changes:
             text = "adapter scales apply to all clients: set them with --lora, or start the server with --allow-changes"
             raise ApiError(403, "not_allowed", text)
+        if info.loras:
+            await change_adapters(
+                context, name, "scale_adapters", {"scales": dict(zip(info.loras, scales, strict=True))}
+            )
+            return Reply.json({"success": True})
         await service.library.close(name)
         before = service.adapter_scales.get(name)
         service.adapter_scales[name] = scales
