@@ -183,4 +183,76 @@ class Rwkv6(nn.Module):
         return {"logits": self.head(self.rwkv.ln_out(x))[None]}
 
 
-FORMULAS: dict[str, Callable[[Config], nn.Module]] = {"RWKV7ForCausalLM": Rwkv7, "Rwkv6ForCausalLM": Rwkv6}
+class GatedAttention(nn.Module):
+    """Attention within a window or without, with a gate for each head."""
+
+    def __init__(self, c: Config, kind: str) -> None:
+        super().__init__()
+        self.n, self.n_kv, self.size, rope = (
+            c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"], c["rope_parameters"][kind],
+        )  # fmt: skip
+        self.window = c["sliding_window"] if kind == "sliding_attention" else c["max_position_embeddings"]
+        self.n_rot, self.base = int(self.size * rope["partial_rotary_factor"]), rope["rope_theta"]
+        self.q_k_v_proj = nn.Linear(c["hidden_size"], (self.n + 2 * self.n_kv) * self.size, bias=False)
+        self.g_proj = nn.Linear(c["hidden_size"], self.n, bias=False)
+        self.o_proj = nn.Linear(self.n * self.size, c["hidden_size"], bias=False)
+
+    def turned(self, x: torch.Tensor) -> torch.Tensor:
+        """Rotate pairs of a head's first numbers, as complex numbers."""
+        steps = torch.arange(self.n_rot // 2, dtype=torch.float32) * 2 / self.n_rot
+        angles = torch.arange(len(x))[:, None, None] * self.base**-steps
+        pairs = torch.complex(*x[..., : self.n_rot].chunk(2, -1)) * torch.polar(torch.ones_like(angles), angles)
+        return torch.cat([pairs.real, pairs.imag, x[..., self.n_rot :]], -1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.q_k_v_proj(x).view(len(x), -1, self.size).split([self.n, self.n_kv, self.n_kv], 1)
+        q, k = self.turned(q), self.turned(k)
+        k, v = (y.repeat_interleave(self.n // self.n_kv, 1) for y in (k, v))
+        ago = torch.arange(len(x))[:, None] - torch.arange(len(x))
+        scores = torch.einsum("qhd,khd->hqk", q, k) * self.size**-0.5
+        scores = scores.masked_fill((ago < 0) | (ago >= self.window), -torch.inf)
+        y = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v) * torch.sigmoid(self.g_proj(x))[..., None]
+        return self.o_proj(y.reshape(len(x), -1))
+
+
+class GatedGelu(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        width, n = c["hidden_size"], c["intermediate_size"]
+        self.gate_proj, self.up_proj = (nn.Linear(width, n, bias=False) for _ in range(2))
+        self.down_proj = nn.Linear(n, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(functional.gelu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Spark(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        width, n_vocab, eps = c["hidden_size"], c["vocab_size"], c["rms_norm_eps"]
+        self.model, self.lm_head = nn.Module(), nn.Linear(width, n_vocab, bias=False)
+        self.model.embed_tokens, self.model.norm = nn.Embedding(n_vocab, width), nn.RMSNorm(width, eps)
+        self.model.layers = nn.ModuleList(nn.Module() for _ in c["layer_types"])
+        for layer, kind in zip(self.model.layers, c["layer_types"], strict=True):
+            layer.input_layernorm, layer.post_attention_layernorm = (nn.RMSNorm(width, eps) for _ in range(2))
+            layer.self_attn, layer.mlp = GatedAttention(c, kind), GatedGelu(c)
+
+    def can_generate(self) -> bool:
+        return True
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embed_tokens
+
+    def forward(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = self.model.embed_tokens(ids[0])
+        for layer in self.model.layers:
+            x = x + layer.self_attn(layer.input_layernorm(x))
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        return {"logits": self.lm_head(self.model.norm(x))[None]}
+
+
+FORMULAS: dict[str, Callable[[Config], nn.Module]] = {
+    "RWKV7ForCausalLM": Rwkv7,
+    "Rwkv6ForCausalLM": Rwkv6,
+    "Spark2_5ForCausalLM": Spark,
+}

@@ -75,7 +75,7 @@ class Laguna(Decoder):
         window = keys.integer("attention.sliding_window", 0)
         local = [window > 0 and one for one in local_layers(keys, config.n_layer, PERIOD, last=False)]
         self.windows = [window if one else 0 for one in local]
-        rotations = [rope_spec(keys, n_dims=config.n_rot, layout="half"), _nearby(keys, config)]
+        rotations = [rope_spec(keys, n_dims=config.n_rot, layout="half"), nearby(keys, config)]
         mlp = dense_then_experts(config, experts, shared_dim, n_dense_layers)
         blocks = [
             Block(config, block, Attention(sizes[i], block, i, rotations[local[i]]), mlp(i, block))
@@ -87,12 +87,12 @@ class Laguna(Decoder):
         return self.config.cache(self.windows)
 
 
-def _nearby(keys: Keys, config: DenseConfig) -> RopeSpec:
+def nearby(keys: Keys, config: DenseConfig) -> RopeSpec:
     """Read the rotation of windowed layers."""
     base = keys.number("rope.freq_base_swa", keys.number("rope.freq_base", 10000.0))
     n_rot = keys.integer("rope.dimension_count_swa", config.n_rot, low=2, high=config.head_dim)
     if base <= 0 or n_rot % 2:
-        raise LoadError(f"[laguna] invalid rope.freq_base_swa {base} or dimension_count_swa {n_rot}")
+        raise LoadError(f"[{keys.arch}] invalid rope.freq_base_swa {base} or dimension_count_swa {n_rot}")
     return RopeSpec(n_dims=n_rot, layout="half", freq_base=base)
 
 
