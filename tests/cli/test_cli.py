@@ -277,7 +277,8 @@ def test_model_options_reach_the_model(quire: Command) -> None:
         "device": "CUDA1", "n_ctx": 512, "threads": 3, "cpu_mask": 5, "kv_dtype": "bf16", "kernels": "cpu", "isa": "avx2",
         "deterministic": True, "load": "lock", "packed_cache": "d", "n_cpu_moe": 0, "snapshot_tokens": 64,
         "max_step_tokens": 96, "draft_max": 16, "draft_min": 0, "n_cpu_ffn": 0, "fit": "on", "fit_target": 1024,
-        "fit_ctx": 4096, "split_mode": "auto", "main_gpu": 0, "mmproj": "auto",
+        "fit_ctx": 4096, "split_mode": "auto", "main_gpu": 0, "mmproj": "auto", "cache_disk_size": 16 << 30,
+        "max_loras": 32,
     }  # fmt: skip
     expected = ModelOptions("a.gguf", "all", engine)
     assert options == expected

@@ -23,12 +23,16 @@ from served import Served, served
 from weather_tool import ASKED, WEATHER
 
 STORY = "Once upon a time"
+LONG_STORY = STORY + " there was a fox" * 40
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Start a server of the package's model."""
-    with served(tmp_path_factory.mktemp("server"), ["--alias", "gpt-x"]) as running:
+    """Start a server of the package's model, with a cache on disk that another process has filled."""
+    folder = tmp_path_factory.mktemp("server")
+    with LLM(threads=1, n_ctx=256, kv_dtype="f32", cache_disk=folder / "cache") as model:
+        model.generate(LONG_STORY, max_tokens=1)
+    with served(folder, ["--alias", "gpt-x", "--cache-disk", str(folder / "cache"), "-cram", "1"]) as running:
         yield running
 
 
@@ -421,6 +425,20 @@ def test_models_health_status_and_metrics(client: httpx.Client) -> None:
     names = [f'quire_cache_blocks{part}{{model="tiny-chat"}}' for part in ("", "_free")]
     wait_until(lambda: len({figures(client)[name] for name in names}) == 1)
     wait_until(lambda: figures(client)[labels[1]] == 0 < figures(client)[labels[0]])
+
+
+def test_what_another_process_computed_is_read_from_disk(client: httpx.Client, llm: LLM) -> None:
+    body = {"prompt": LONG_STORY, "max_tokens": 3, "temperature": 0}
+    answer = client.post("/v1/completions", json=body).json()
+    (expected,) = llm.generate(LONG_STORY, max_tokens=3, temperature=0)
+    assert answer["choices"][0]["text"] == expected.text
+    n_found = expected.n_prompt_tokens // 32 * 32
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": n_found, "x-quire-disk-tokens": n_found}
+    wait_until(lambda: figures(client)['quire_cache_tier_hit_tokens_total{model="tiny-chat",tier="disk"}'] == n_found)
+    assert figures(client)['quire_cache_tier_most_bytes{model="tiny-chat",tier="host"}'] == 1 << 20
+    tiers = client.get("/v1/status").json()["models"][0]["cache_tiers"]
+    assert tiers["disk"]["cached_tokens"] == n_found
+    assert 0 < tiers["disk"]["read_bytes"]
 
 
 def figures(client: httpx.Client) -> dict[str, float]:

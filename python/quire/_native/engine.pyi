@@ -282,8 +282,8 @@ class CacheTiersConfig:
         ram_bytes: Budget of the host's memory; 0 for no such tier.
         disk_folder: Folder of files; "" for no such tier.
         disk_bytes: Budget of the folder, for the files of all models.
-        model: Names all that the cache's contents depend on beside their names: weights, adapters, changed keys, kernels.
-            The types, the layout and the version of the format are added to it.
+        model: Names all that the cache's contents depend on beside their names: weights, adapters, changed keys,
+            kernels.  The types, the layout and the version of the format are added to it.
         always_reads: Read contents even if computing them is faster.
     """
 

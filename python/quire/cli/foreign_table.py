@@ -77,6 +77,7 @@ _LLAMA_CPP = (
     _note("--numa", _PLACING, env="LLAMA_ARG_NUMA", takes=True),
     _note("--threads-http", "HTTP runs on a single thread", env="LLAMA_ARG_THREADS_HTTP", takes=True),
     # Cache
+    _works("-cram --cache-ram", env="LLAMA_ARG_CACHE_RAM"),
     _works("-ctk --cache-type-k", "--kv-dtype", env="LLAMA_ARG_CACHE_TYPE_K"),
     _works("-ctv --cache-type-v", "--kv-dtype", env="LLAMA_ARG_CACHE_TYPE_V"),
     _note("-fa --flash-attn", "attention never stores a matrix of scores", env="LLAMA_ARG_FLASH_ATTN", takes=_ON_OFF),
@@ -87,7 +88,6 @@ _LLAMA_CPP = (
     _note("--swa-full", "sliding-window layers keep only what they attend to", env="LLAMA_ARG_SWA_FULL"),
     _works("-cms --checkpoint-min-step", "--snapshot-tokens", env="LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT"),
     _note("-ctxcp --ctx-checkpoints --swa-checkpoints", "use --snapshot-tokens for their spacing", takes=True),
-    _note("-cram --cache-ram", "the prefix cache keeps everything while there is memory", takes=True),
     _note("--cache-reuse", "common prefixes are always reused", env="LLAMA_ARG_CACHE_REUSE", takes=True),
     _note("--cache-prompt --cache-idle-slots --no-cache-idle-slots", "common prefixes are always reused"),
     _note("--no-cache-prompt", "common prefixes are always reused: a request's cache_salt keeps it apart"),

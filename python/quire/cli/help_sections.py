@@ -33,7 +33,10 @@ def _common(options: str) -> Section:
     return _section("Common options", options)
 
 
-_MODEL = _section("Model and download", "path hf_repo hf_file hf_token offline mmproj quantize load packed_cache")
+_MODEL = _section(
+    "Model and download",
+    "path hf_repo hf_file hf_token offline mmproj quantize load packed_cache cache_disk cache_disk_size cache_ram",
+)
 _ADAPTERS = _section("LoRA adapters", "adapters lora_modules max_loras max_lora_rank")
 _CHAT = _section(
     "Chat and thinking",

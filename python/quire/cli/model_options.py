@@ -28,7 +28,7 @@ from ..params.engine_rules import (
     read_overrides,
     read_shares,
 )
-from ..params.rules import Bool, Choice, Float, Int, Rule
+from ..params.rules import Bool, Bytes, Choice, Float, Int, Rule
 from .model_argument import model_option
 
 __all__ = ["PRESET", "GpuLayers", "ModelOptions", "adapters_option", "model_options"]
@@ -59,6 +59,18 @@ def _hexadecimal(ctx: click.Context, param: click.Parameter, value: str | None) 
     if not 1 <= len(digits) <= 256 or not set(digits) <= set("0123456789abcdefABCDEF") or not int(digits, 16):
         raise click.BadParameter(f"expected a hexadecimal number above 0, got {value!r:.40}", ctx, param)
     return int(digits, 16)
+
+
+def _bytes(name: str, rule: Bytes) -> Callable[[click.Context, click.Parameter, str | None], object]:
+    """Return the callback that parses a number of bytes."""
+
+    def parse(ctx: click.Context, param: click.Parameter, value: str | None) -> object:
+        try:
+            return None if value is None else rule.check(f"[engine] {name}", int(value) if value.isdecimal() else value)
+        except RequestError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+    return parse
 
 
 def _or_own(ctx: click.Context, param: click.Parameter, value: int | None) -> int | None:
@@ -236,6 +248,9 @@ def _click_option(name: str, option: EngineOption, default: object) -> Decorator
             more["type"] = click.Choice(rule.choices)
         case Float():
             more["type"] = click.FloatRange(rule.low, rule.high, min_open=rule.open_below)
+        case Bytes():
+            size = f"{default >> 30}G" if isinstance(default, int) and default else None
+            more |= {"type": str, "callback": _bytes(name, rule), "default": size, "show_default": bool(size)}
         case Int() if option.hexadecimal:
             more["callback"] = _hexadecimal
         case Int():

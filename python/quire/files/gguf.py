@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["NUMBER_CODES", "REQUIRED", "GGUFReader", "GGUFWriter", "LoadMode", "Metadata", "Required"]
 
 LoadMode = Literal["mmap", "copy", "lock"]
+_PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 _T = TypeVar("_T")
 # The types of arrays of numbers and booleans, with their codes in struct and memoryview.
 NUMBER_CODES = {
@@ -219,6 +221,15 @@ class GGUFReader:
     def identity(self) -> str:
         """A string that changes when the files are written to; empty for files younger than two seconds."""
         return self._reader.identity
+
+    @property
+    def source_files(self) -> list[Path]:
+        """The files that the weights come from: all parts of a split model.  Empty if they are unknown."""
+        path = Path(self.path)
+        if self.n_files == 1:
+            return [path]
+        names = [_PART.sub(f"-{i:05}-of-{self.n_files:05}", path.name) for i in range(1, self.n_files + 1)]
+        return [path.with_name(name) for name in names]
 
     @property
     def is_made(self) -> bool:

@@ -15,7 +15,7 @@ from ..errors import RequestError
 from .call_names import name_call
 from .engine_rules import Adapters, JsonObject, KeyValues, Layers, NamedPaths, Overrides, PathText, Shares
 from .parameter import Declaration, Speculation, declared
-from .rules import Bool, Choice, Float, Int, Text
+from .rules import Bool, Bytes, Choice, Float, Int, Text
 
 __all__ = [
     "KV_DTYPES",
@@ -168,6 +168,20 @@ class EngineConfig:
     packed_cache: str | None = declared(None, EngineOption(
         rule=PathText(), flags="--packed-cache", metavar="DIR", none="no folder",
         doc="Folder for the weights in the layout of Quire's kernels; the next start maps them from there",
+    ))
+    cache_disk: str | None = declared(None, EngineOption(
+        rule=PathText(), flags="--cache-disk", metavar="DIR", none="no folder",
+        doc="Folder that keeps what the cache computed over restarts, shared by processes and models; nobody else may"
+        " write to it (docs/cache.md)",
+    ))
+    cache_disk_size: int = declared(16 << 30, EngineOption(
+        rule=Bytes(1 << 20), flags="--cache-disk-size", metavar="BYTES",
+        doc="Most bytes in the folder of --cache-disk, as in 500M, 16G or 1T; the least recently used go first",
+    ))
+    cache_ram: int = declared(0, EngineOption(
+        rule=Bytes(0, small_is_mib=True, minus_one=2**60), flags="-cram --cache-ram", metavar="BYTES",
+        doc="Bytes of memory for what the cache of a device has no room for, as in 8G; -1: no limit; a number below 1M"
+        " is in MiB, as in llama.cpp",
     ))
     quantize: str | None = declared(None, EngineOption(
         rule=Text(optional=True), flags="--quantize", metavar="TYPE", none="as they are",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ __all__ = [
     "AdapterScales",
     "Bias",
     "Bool",
+    "Bytes",
     "Callables",
     "Choice",
     "Float",
@@ -103,6 +105,38 @@ class Int(Rule):
     def lenient(self, value: object) -> object:
         """Read -1 as None."""
         return None if self.optional and value == -1 and not isinstance(value, float) else value
+
+
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_SIZE = re.compile(r"([0-9]{1,18})\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Bytes(Int):
+    """A number of bytes; texts such as ``"16G"`` and ``"512MiB"`` count in powers of 1024.
+
+    ``small_is_mib``: numbers below a MiB are MiB.
+    """
+
+    high: int = 2**60
+    small_is_mib: bool = field(default=False, kw_only=True)
+
+    def _checked(self, label: str, value: object) -> object:
+        if isinstance(value, str):
+            match = _SIZE.fullmatch(value.strip())
+            if value.strip() == "-1" and self.minus_one is not None:
+                return self.minus_one
+            if match is None:
+                raise refusal(label, value, "is not a number of bytes, as in 500M or 16G")
+            value = int(match[1]) << _UNITS[match[2].upper()]
+        bytes_ = super()._checked(label, value)
+        if self.small_is_mib and isinstance(bytes_, int) and bytes_ < 1 << 20:
+            return bytes_ << 20
+        return bytes_
+
+    def lenient(self, value: object) -> object:
+        """Keep -1, which stands for nothing here."""
+        return value
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,11 @@ class QuantizedReader(MadeReader):
         return f"{own}{self._mix}\n" if own else ""
 
     @property
+    def source_files(self) -> list[Path]:
+        """The files of the source; none if importance was used, which would have to be told, too."""
+        return self._source.source_files if self._importance is None else []
+
+    @property
     def origin(self) -> Origin | None:
         """The origin of the source."""
         return self._source.origin if isinstance(self._source, MadeReader) else None

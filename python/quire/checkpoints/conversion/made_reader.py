@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..._native.core import DType, Tensor
@@ -58,6 +59,11 @@ class MadeReader(GGUFReader):
     def identity(self) -> str:
         """Empty, as nothing tells whether the checkpoint is the same the next time."""
         return ""
+
+    @property
+    def source_files(self) -> list[Path]:
+        """Empty, unless a subclass knows them."""
+        return []
 
     @property
     def is_made(self) -> bool:

@@ -343,6 +343,11 @@ class CheckpointReader(MadeReader):
             raise
 
     @property
+    def source_files(self) -> list[Path]:
+        """The files in the checkpoint's folder."""
+        return [path for path in self._todo.source.iterdir() if path.is_file()]
+
+    @property
     def origin(self) -> Origin:
         """How the checkpoint is converted."""
         return Origin(self._todo.mapping, self._todo.config, self._todo.targets)

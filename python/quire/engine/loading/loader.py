@@ -202,6 +202,7 @@ def open_reader(
             drafts=[each for each in (predictor, draft) if each is not None], repack=repack, sums_inputs=sums_inputs,
             has_library=has_library,
             media=encoders, media_bytes=0 if encoders is None or fit else encoder_bytes(media, config, devices[0]),
+            media_path=None if encoders is None or media is None else media.path,
         ).start()  # fmt: skip
 
 

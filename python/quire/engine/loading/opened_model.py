@@ -7,11 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from ..._native.engine import Decoder, DecoderConfig, Drafter, GrammarDrafter, LookupDrafter, VocabInfo
+from ..._native.engine import (
+    CacheTiersConfig,
+    Decoder,
+    DecoderConfig,
+    Drafter,
+    GrammarDrafter,
+    LookupDrafter,
+    VocabInfo,
+)
 from ..._native.graph import Executor
 from ..._native.kv import CacheLayout
 from ...errors import RequestError, UnsupportedError
 from ..adapters import NO_LIBRARY, AdapterLibrary
+from .cache_identity import cache_identity, trusted_folder
 from .draft import cache_bytes_beside
 from .kernel_choice import packed_cache_of
 from .memory import memory_at_hand
@@ -97,6 +106,7 @@ class ModelParts:
     has_library: bool = False
     media: MediaInput | None = None
     media_bytes: int = 0  # that encoders take; 0 if the fit counts them
+    media_path: Path | None = None  # the encoders' file or folder
 
     def start(self) -> OpenedModel:
         """Start the decoder.  CapacityError if the sizes do not fit."""
@@ -225,8 +235,27 @@ class ModelParts:
                 draft_max=config.draft_max,
                 draft_min=config.draft_min,
                 decoder_start=self.model.config.decoder_start,
+                tiers=self._tiers(sizes),
             ),
             drafters,
+        )
+
+    def _tiers(self, sizes: Sizes) -> CacheTiersConfig:
+        config = self.config
+        return CacheTiersConfig(
+            ram_bytes=config.cache_ram,
+            disk_folder="" if config.cache_disk is None else trusted_folder(config.cache_disk),
+            disk_bytes=config.cache_disk_size,
+            model=cache_identity(
+                self.reader,
+                config,
+                n_ctx=sizes.n_ctx,
+                fit=self.fit,
+                kernel_set=self.kernel_set,
+                devices=[device.name for device in self.devices],
+                media=self.media_path,
+                merges_adapters=not self.has_library,
+            ),
         )
 
 

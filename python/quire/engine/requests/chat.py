@@ -122,7 +122,10 @@ class ChatCollector:
             message = joined(deltas)
             reason = "tool_calls" if choice.finish_reason == "stop" and message.tool_calls else choice.finish_reason
             choices.append(ChatChoice(**{**choice.__dict__, "finish_reason": reason, "message": message}))
-        return ChatResult(choices, whole.prompt_token_ids, whole.prompt_logprobs, whole.n_cached_tokens, whole.parses)
+        return ChatResult(
+            choices, whole.prompt_token_ids, whole.prompt_logprobs, whole.n_cached_tokens, whole.parses,
+            whole.n_host_tokens, whole.n_disk_tokens,
+        )  # fmt: skip
 
 
 def conversations(messages: Messages | Sequence[Messages]) -> tuple[Sequence[Messages], bool]:

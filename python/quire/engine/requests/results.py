@@ -107,7 +107,8 @@ class GenerationResult:
     """The answers to one prompt.  ``text``, ``token_ids`` and so on are those of the first choice.
 
     ``prompt_logprobs`` is None unless asked for; its first entry is None, as nothing comes before the first token.
-    ``n_cached_tokens``: prompt tokens that were found in the cache.
+    ``n_cached_tokens``: prompt tokens that were found in the cache; of those, ``n_host_tokens`` and ``n_disk_tokens``
+    came from memory of the host and from disk (docs/cache.md).
     """
 
     choices: list[Choice]
@@ -115,6 +116,8 @@ class GenerationResult:
     prompt_logprobs: list[TokenLogprob | None] | None
     n_cached_tokens: int
     parses: Callable[[str], Any] | None = field(default=None, repr=False, compare=False)
+    n_host_tokens: int = 0
+    n_disk_tokens: int = 0
 
     @property
     def n_prompt_tokens(self) -> int:
@@ -199,7 +202,7 @@ class Collector:
         self._prompt_logprobs: list[TokenLogprob | None] | None = [None] if prompt_logprobs else None
         self._parts = [_Parts() for _ in range(n)]
         self._choices: dict[int, Choice] = {}
-        self._n_cached_tokens = 0
+        self._n_cached_tokens = self._n_host_tokens = self._n_disk_tokens = 0
 
     @property
     def complete(self) -> bool:
@@ -234,6 +237,8 @@ class Collector:
         assert event.finish_reason is not None
         times = event.timings
         self._n_cached_tokens = max(self._n_cached_tokens, event.n_cached_tokens)
+        self._n_host_tokens = max(self._n_host_tokens, event.n_host_tokens)
+        self._n_disk_tokens = max(self._n_disk_tokens, event.n_disk_tokens)
         self._choices[event.choice] = Choice(
             index=event.choice,
             text="".join(parts.texts),
@@ -254,6 +259,8 @@ class Collector:
             prompt_logprobs=self._prompt_logprobs,
             n_cached_tokens=self._n_cached_tokens,
             parses=self._parses,
+            n_host_tokens=self._n_host_tokens,
+            n_disk_tokens=self._n_disk_tokens,
         )
 
 

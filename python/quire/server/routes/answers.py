@@ -36,6 +36,8 @@ class Usage:
     n_generated: int = 0
     n_drafted: int = 0  # drafted tokens that were computed
     n_accepted: int = 0  # drafted tokens that were accepted
+    n_host: int = 0  # cached tokens that came from memory of the host
+    n_disk: int = 0  # and from disk
 
     def openai(self) -> dict[str, Any]:
         """Return the counts in OpenAI's format."""
@@ -43,7 +45,7 @@ class Usage:
             "prompt_tokens": self.n_prompt,
             "completion_tokens": self.n_generated,
             "total_tokens": self.n_prompt + self.n_generated,
-            "prompt_tokens_details": {"cached_tokens": self.n_cached},
+            "prompt_tokens_details": {"cached_tokens": self.n_cached, **self._tiers()},
         }
         if self.n_drafted:
             usage["completion_tokens_details"] = {
@@ -52,6 +54,10 @@ class Usage:
             }
         return usage
 
+    def _tiers(self) -> dict[str, int]:
+        found = {"x-quire-host-tokens": self.n_host, "x-quire-disk-tokens": self.n_disk}
+        return {name: n for name, n in found.items() if n}
+
     def add(self, other: Usage) -> None:
         """Add another request's tokens."""
         self.n_prompt += other.n_prompt
@@ -59,6 +65,8 @@ class Usage:
         self.n_generated += other.n_generated
         self.n_drafted += other.n_drafted
         self.n_accepted += other.n_accepted
+        self.n_host += other.n_host
+        self.n_disk += other.n_disk
 
 
 class Turn(Protocol):
@@ -156,6 +164,8 @@ class ResponseStream:
         usage = self.usage
         usage.n_prompt = end.n_prompt_tokens
         usage.n_cached = max(usage.n_cached, end.n_cached_tokens)
+        usage.n_host = max(usage.n_host, end.n_host_tokens)
+        usage.n_disk = max(usage.n_disk, end.n_disk_tokens)
         usage.n_generated += end.n_generated_tokens
         usage.n_drafted += end.n_drafted_tokens
         usage.n_accepted += end.n_accepted_tokens

@@ -21,7 +21,7 @@ from ..service.library import not_ready
 from ..service.service import Service
 from ..worker.engine_client import EngineState
 from ..worker.params import set_fields
-from ..worker.protocol import Finished, Generate
+from ..worker.protocol import Finished, Generate, TierUse
 from .answers import ResponseStream
 from .fields import ConstrainedBody, Name, Stops, Text, hints_of, stops_of
 from .sampling_fields import limits_of, sampling_fields, sampling_of
@@ -154,6 +154,16 @@ async def status(context: RequestContext[None]) -> Reply:
     )
 
 
+def _tier(tier: TierUse) -> dict[str, int]:
+    return {
+        "bytes": tier.used_bytes,
+        "most_bytes": tier.budget_bytes,
+        "cached_tokens": tier.hit_tokens,
+        "read_bytes": tier.read_bytes,
+        "written_bytes": tier.written_bytes,
+    }
+
+
 def _model_status(name: str, engine: Any) -> dict[str, Any]:
     known: dict[str, Any] = {"id": name, "state": engine.state.value, "requests": engine.n_active}
     if engine.state is EngineState.READY:
@@ -165,6 +175,7 @@ def _model_status(name: str, engine: Any) -> dict[str, Any]:
         known |= {
             "queue": {"waiting": beat.n_waiting, "running": beat.n_running},
             "cache": {"blocks": beat.n_usable_blocks, "used": used, "free": beat.n_free_blocks},
+            "cache_tiers": {tier.name: _tier(tier) for tier in beat.tiers},
             "memory": {"resident_bytes": beat.rss_bytes, "anonymous_bytes": beat.anonymous_bytes},
             "totals": {
                 "generated_tokens": beat.n_generated_tokens,

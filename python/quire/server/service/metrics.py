@@ -238,7 +238,34 @@ class _EngineFigures:
                 gauge.add_metric([model, use.kind, "held"], float(use.held_bytes))
                 gauge.add_metric([model, use.kind, "cached"], float(use.cached_bytes))
         yield gauge
+        yield from _of_tiers(beats)
         yield from _of_drafters(beats)
+
+
+_TIER_TOTALS = {
+    "hit_tokens": "Prompt tokens found in a tier of the cache below the pool of blocks.",
+    "read_bytes": "Bytes read from a tier of the cache.",
+    "written_bytes": "Bytes written to a tier of the cache.",
+    "dropped": "Blocks that found no room in a tier of the cache.",
+    "damaged": "Files of a tier of the cache that were not what their names said.",
+    "evicted": "Blocks that a tier of the cache evicted.",
+}
+
+
+def _of_tiers(beats: Mapping[str, Beat]) -> Iterable[Metric]:
+    labels = ["model", "tier"]
+    used = GaugeMetricFamily("quire_cache_tier_bytes", "Bytes in a tier of the cache.", labels=labels)
+    most = GaugeMetricFamily("quire_cache_tier_most_bytes", "Budget of a tier of the cache.", labels=labels)
+    totals = {name: CounterMetricFamily(f"quire_cache_tier_{name}", text, labels=labels)
+              for name, text in _TIER_TOTALS.items()}  # fmt: skip
+    for model, beat in beats.items():
+        for tier in beat.tiers:
+            used.add_metric([model, tier.name], float(tier.used_bytes))
+            most.add_metric([model, tier.name], float(tier.budget_bytes))
+            for name, total in totals.items():
+                field = name if name in tier.__struct_fields__ else f"n_{name}"
+                total.add_metric([model, tier.name], float(getattr(tier, field)))
+    return used, most, *totals.values()
 
 
 def _of_drafters(beats: Mapping[str, Beat]) -> Iterable[Metric]:

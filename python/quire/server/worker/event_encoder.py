@@ -159,4 +159,6 @@ class EventEncoder:
             decode_s=times.decode_s,
             n_drafted_tokens=event.n_drafted_tokens,
             n_accepted_tokens=event.n_accepted_tokens,
+            n_host_tokens=event.n_host_tokens,
+            n_disk_tokens=event.n_disk_tokens,
         )

@@ -36,7 +36,7 @@ from .pins import Pins
 from .questions import Questions
 
 if TYPE_CHECKING:
-    from ..._native.engine import DrafterStats
+    from ..._native.engine import DecoderStats, DrafterStats
     from ...engine.engine import Deliver, EngineRequest
     from ...engine.requests.chat import ChatRequest
     from ...engine.requests.prompts import Prompt
@@ -149,6 +149,7 @@ class ModelWorker(LLMBase):
             n_paused=stats.n_paused,
             drafters={drafter.name: _figures(drafter) for drafter in stats.drafters if drafter.n_drafts > 0},
             cache=tuple(wire.CacheUse(*use) for use in self.cache_use(stats)),
+            tiers=_tiers(stats),
         )
 
     @property
@@ -455,6 +456,28 @@ class ModelWorker(LLMBase):
     def _read_template(self) -> None:
         with suppress(Exception):  # there may be no template, or it may reject this conversation
             self._drafted([{"role": "user", "content": "?"}], {})
+
+
+def _tiers(stats: DecoderStats) -> tuple[wire.TierUse, ...]:
+    if stats.tiers is None:
+        return ()
+    hits = {"host": stats.n_host_hit_tokens, "disk": stats.n_disk_hit_tokens}
+    found = {"host": stats.tiers.host, "disk": stats.tiers.disk}
+    return tuple(
+        wire.TierUse(
+            name=name,
+            budget_bytes=tier.budget_bytes,
+            used_bytes=tier.used_bytes,
+            hit_tokens=hits[name],
+            written_bytes=tier.written_bytes,
+            read_bytes=tier.read_bytes,
+            n_dropped=tier.n_dropped,
+            n_damaged=tier.n_damaged,
+            n_evicted=tier.n_evicted,
+        )
+        for name, tier in found.items()
+        if tier is not None
+    )
 
 
 def _figures(drafter: DrafterStats) -> wire.DrafterFigures:

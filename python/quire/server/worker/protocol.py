@@ -345,6 +345,8 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
     n_drafted_tokens: int = 0
     n_accepted_tokens: int = 0
     language: str | None = None
+    n_host_tokens: int = 0
+    n_disk_tokens: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -386,6 +388,20 @@ class CacheUse(msgspec.Struct, frozen=True, array_like=True):
     cached_bytes: int
 
 
+class TierUse(msgspec.Struct, frozen=True, array_like=True):
+    """Figures of one tier of the cache below the pool of blocks: ``"host"`` or ``"disk"``."""
+
+    name: str
+    budget_bytes: int
+    used_bytes: int
+    hit_tokens: int
+    written_bytes: int
+    read_bytes: int
+    n_dropped: int
+    n_damaged: int
+    n_evicted: int
+
+
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     """A heartbeat with the decoder's figures; totals are since the model was loaded."""
 
@@ -408,6 +424,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     drafters: dict[str, DrafterFigures] = {}
     cache: tuple[CacheUse, ...] = ()
     n_paused: int = 0
+    tiers: tuple[TierUse, ...] = ()
 
 
 FromEngine: TypeAlias = Ready | Started | Admitted | Delta | Finished | Failed | Answer | Beat

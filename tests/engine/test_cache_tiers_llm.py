@@ -1,0 +1,119 @@
+"""The cache's tiers behind LLM: restarts, model swaps, devices.
+
+Oracle: the same model without a cache on disk.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from counting_device import counting_device
+from quire.engine import LLM
+from quire.engine.loading.cache_identity import cache_identity, files_digest
+from quire.engine.loading.loader import packaged_model
+from quire.errors import LoadError, RequestError
+from quire.files.gguf import GGUFReader
+from quire.params.engine_options import EngineConfig
+from tiny_checkpoints import write_checkpoint
+
+BLOCK = 32
+TEXT = [1 + (i * i * 7 + i * 13) % 200 for i in range(333)]
+
+
+def ask(model: LLM, tokens: list[int]) -> tuple[list[int], int, int]:
+    (result,) = model.generate([tokens], max_tokens=8, temperature=0)
+    return result.token_ids, result.n_cached_tokens, result.n_disk_tokens
+
+
+def test_a_restart_computes_less_than_a_block(tmp_path: Path) -> None:
+    options = {"threads": 1, "n_ctx": 512, "kernels": "cpu", "kv_dtype": "q8_0"}
+    with LLM(**options) as plain:  # type: ignore[arg-type]
+        first = ask(plain, TEXT)[0]
+        text = [*TEXT, *first, 5, 6, 7]
+        second = ask(plain, text)[0]
+    with LLM(**options, cache_disk=tmp_path) as model:  # type: ignore[arg-type]
+        assert ask(model, TEXT) == (first, 0, 0)
+    n_found = len(text) // BLOCK * BLOCK
+    with LLM(**options, cache_disk=tmp_path) as model:  # type: ignore[arg-type]
+        assert ask(model, text) == (second, n_found, n_found)
+    with LLM(**{**options, "kv_dtype": "f32"}, cache_disk=tmp_path) as model:  # type: ignore[arg-type]
+        assert ask(model, text)[1:] == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen3next"])
+def test_windows_and_states_of_a_checkpoint_folder(name: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "model", name)
+    options = {"threads": 1, "n_ctx": 256, "kv_dtype": "f32"}
+    text = [token % 250 for token in TEXT[:201]]
+    with LLM(tmp_path / "model", **options) as plain:  # type: ignore[arg-type]
+        expected = ask(plain, text)[0]
+    for n_found in (0, 192):
+        with LLM(tmp_path / "model", **options, cache_disk=tmp_path / "cache") as model:  # type: ignore[arg-type]
+            assert ask(model, text) == (expected, n_found, n_found)
+
+
+@pytest.mark.parametrize("n_layers", [None, 3])
+def test_memory_of_the_host_keeps_the_hits_of_a_device(n_layers: int | None) -> None:
+    counting_device()
+    texts = [[1 + (i * i * seed + i * 5) % 200 for i in range(100)] for seed in range(12)]
+    options = {
+        "device": "Counting0",
+        "fit_target": 0,
+        "threads": 1,
+        "n_ctx": 128,
+        "max_sequences": 1,
+        "kv_dtype": "f32",
+    }
+    n_blocks = 6  # the texts take 48
+    with LLM(**options, n_gpu_layers=n_layers, n_blocks=n_blocks, cache_ram=1 << 30) as model:  # type: ignore[arg-type]
+        answers = [ask(model, text)[0] for text in texts]
+        again = [ask(model, text) for text in texts]
+        assert [found[0] for found in again] == answers
+        assert sum(found[1] for found in again) >= 0.8 * 96 * len(texts)
+        stats = model.stats()
+        assert stats.n_host_hit_tokens >= 0.8 * 96 * len(texts)
+        assert stats.tiers is not None
+        assert stats.tiers.host is not None
+        assert 0 < stats.tiers.host.used_bytes <= stats.tiers.host.budget_bytes
+
+
+def test_the_identity_tells_all_that_numbers_depend_on(tmp_path: Path) -> None:
+    def identity(path: Path = packaged_model(), **options: object) -> bytes:
+        reader, config = GGUFReader(path), EngineConfig(**options)  # type: ignore[arg-type]
+        return cache_identity(
+            reader, config, n_ctx=64, fit=None, kernel_set=None, devices=["CPU"], media=None, merges_adapters=True
+        )
+
+    usual = identity()
+    assert usual == identity(threads=2, n_ctx=99, draft_max=3, cache_ram="1G", policy="dynamic")
+    copy = tmp_path / "copy.gguf"
+    data = bytearray(packaged_model().read_bytes())
+    copy.write_bytes(data)
+    copied = identity(copy)
+    assert copied == identity(copy)
+    data[-1] ^= 1
+    copy.write_bytes(data)
+    adapter = tmp_path / "adapter.gguf"
+    adapter.write_bytes(b"one")
+    others = [
+        copied, identity(copy), identity(override_kv=(("llama.rope.freq_base", 5000.0),)), identity(rope_scale=2.0),
+        identity(adapters=((str(adapter), 1.0),)), identity(adapters=((str(adapter), 0.5),)),
+    ]  # fmt: skip
+    assert len({usual, *others}) == 1 + len(others)
+    assert files_digest([]) == b""
+
+
+@pytest.mark.parametrize(("given", "expected"), [("16G", 16 << 30), ("500MiB", 500 << 20), (1 << 20, 1 << 20)])
+def test_sizes_have_units(given: object, expected: int) -> None:
+    assert EngineConfig(cache_disk_size=given).cache_disk_size == expected  # type: ignore[arg-type]
+    assert EngineConfig(cache_ram=512).cache_ram == 512 << 20  # as llama.cpp's
+    for wrong in ("16 apples", "-1", 5, 1.5):
+        with pytest.raises(RequestError, match="cache_disk_size"):
+            EngineConfig(cache_disk_size=wrong)  # type: ignore[arg-type]
+
+
+def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(LoadError, match="other users may write"):
+        LLM(threads=1, n_ctx=64, cache_disk=tmp_path)
