@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_processor_cases import picture
+from image_processor_cases import data_url, picture
 from quire import LLM
 from quire.checkpoints.conversion import convert
 from quire.checkpoints.conversion.projector import convert_projector
 from quire.engine.requests.texts import plain_text
 from quire.errors import RequestError
 from quire.tokenizer import Tokenizer
+from served import served
 from tiny_checkpoints import byte_characters, tokenizer_json
 from token_texts import random_texts
 
@@ -137,6 +138,44 @@ def test_vectors_equal_transformers(tmp_path: Path, kind: str) -> None:
             with pytest.raises(RequestError, match="40 tokens"):
                 llm.embed(LONG)
             close(llm.embed(LONG, truncate=True, normalize=False), long)
+    if kind == "clip":
+        check_routes(tmp_path, folder, unit(texts[0]), unit(expected[1]))
+
+
+def unit(vector: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = vector / np.linalg.norm(vector)
+    return found
+
+
+def check_routes(tmp_path: Path, folder: Path, text: np.ndarray[Any, Any], image: np.ndarray[Any, Any]) -> None:
+    """Compare the routes' vectors of the first text and the second picture."""
+    url = data_url(PICTURES[1])
+    shown = {"type": "image_url", "image_url": {"url": url}}
+    with served(tmp_path, ["-m", str(folder), "-t", "1"]) as server, server.client() as client:
+
+        def vectors(body: dict[str, Any]) -> list[Any]:
+            answer = client.post("/v1/embeddings", json=body)
+            assert answer.status_code == 200, answer.text
+            return [np.array(each["embedding"], np.float32) for each in answer.json()["data"]]
+
+        base64 = url.partition(",")[2]
+        inputs = [TEXTS[0], {"image": url}, {"text": TEXTS[0]}, {"image": base64}, {"content": [shown]}]
+        for found, wanted in zip(vectors({"input": inputs}), [text, image, text, image, image], strict=True):
+            close(found, wanted)
+        for parts, wanted in (([shown], image), ([{"type": "text", "text": TEXTS[0]}], text), (TEXTS[0], text)):
+            close(vectors({"messages": [{"role": "user", "content": parts}]})[0], wanted)
+        cohere = client.post("/v2/embed", json={"images": [url], "input_type": "image"}).json()
+        close(np.array(cohere["embeddings"]["float"][0], np.float32), image)
+        content = [{"content": [{"type": "text", "text": TEXTS[0]}]}, {"content": [shown]}]
+        cohere = client.post("/v2/embed", json={"inputs": content}).json()
+        close(np.array(cohere["embeddings"]["float"], np.float32), np.stack([text, image]))
+        both = {"messages": [{"role": "user", "content": [shown, {"type": "text", "text": "x"}]}]}
+        for refused in (
+            both,
+            {"input": {"image": "data:image/png;base64,AAAA"}},
+            {"input": [{"image": "https://x/y.png"}]},
+        ):
+            assert client.post("/v1/embeddings", json=refused).status_code == 400
 
 
 def test_siglip_reads_texts_as_its_tokenizer_does(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
+import io
 from typing import Any
 
 import numpy as np
@@ -89,6 +91,15 @@ def picture(height: int, width: int) -> np.ndarray:
     # Triangle waves between 0 and 120, with a different period per channel.
     waves = [abs((rows * (3 + channel) + cols * 2) % 240 - 120) for channel in range(3)]
     return (np.stack(waves, axis=-1) + rng.integers(0, 136, (height, width, 3))).astype(np.uint8)
+
+
+def data_url(image: np.ndarray) -> str:
+    """Return an image as a data: URL."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(image).save(stream, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
 def reference_of(name: str) -> Any:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
     from ..media import MediaInput, MediaRows, PromptMedia
 
-__all__ = ["MARK", "encoded_prompt", "image_vector", "is_media_prompt", "text_alone"]
+__all__ = ["MARK", "encoded_prompt", "image_vector", "is_media_prompt", "prompt_of_parts", "text_alone"]
 
 MARK = "<__media__>"
 """Llama.cpp's mark for an image or a sound in a raw prompt."""
@@ -41,6 +41,23 @@ def text_alone(prompt: Mapping[str, Any]) -> str | None:
     return str(prompt[names[0]]) if len(names) == 1 and names[0] in _TEXTS else None
 
 
+def prompt_of_parts(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the texts and images of messages as a prompt, for a model that has no chat template."""
+    contents = [message.get("content") for message in messages]
+    parts = [
+        {"type": "text", "text": part} if isinstance(part, str) else part
+        for content in contents
+        for part in (content if isinstance(content, list) else [content or ""])
+    ]
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    images = [
+        data_of("image", part, "messages")
+        for part in parts
+        if isinstance(part, Mapping) and "image" in str(part.get("type"))
+    ]
+    return {"prompt": "\n".join(text for text in texts if isinstance(text, str)), "images": images}
+
+
 def image_vector(prompt: Mapping[str, Any], media: MediaInput) -> Floats | None:
     """Return the vector of an image, for a model with separate encoders of texts and images; None for a text.
 
@@ -53,7 +70,7 @@ def image_vector(prompt: Mapping[str, Any], media: MediaInput) -> Floats | None:
     if len(given) > 1 or text.replace(str(prompt.get("mark", MARK)), "").strip():
         raise RequestError("[embed] the model embeds a text or an image: give one of them in each prompt")
     kind, held, place = given[0]
-    (vector,) = media.read(kind, data_of(kind, {kind: held}, place)).rows
+    vector: Floats = media.read(kind, data_of(kind, {kind: held}, place)).rows[0]
     return vector
 
 

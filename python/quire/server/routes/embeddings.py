@@ -8,7 +8,7 @@ from array import array
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -20,15 +20,17 @@ from ..listener.replies import Reply
 from ..listener.request_context import RequestContext
 from ..worker.engine_client import EngineClient
 from ..worker.protocol import Ask, Embed, TextRules
-from .fields import Id, Ids, Name, Text, hints_of
+from .embedding_inputs import Conversation, Inputs, Messages, Mixed, prompts_of
+from .fields import Ids, Name, Text, hints_of
 from .ollama.fields import KeepAlive, keep_alive_s, name_of
 from .texts import MAX_TEXTS, CutBody, PromptedBody, asked_together
+
+if TYPE_CHECKING:
+    from .vectors import PoolingBody
 
 __all__ = [
     "Dimensions",
     "EmbeddingsBody",
-    "InputPart",
-    "Inputs",
     "LlamaBody",
     "OllamaBody",
     "OllamaOldBody",
@@ -38,10 +40,10 @@ __all__ = [
     "embed",
     "embedded",
     "floats_of",
+    "inputs_of",
     "llama_embed",
     "ollama_embed",
     "ollama_embed_one",
-    "prompts_of",
     "tei_embed",
     "tei_embed_all",
 ]  # fmt: skip
@@ -50,25 +52,6 @@ MAX_INPUTS = MAX_TEXTS
 
 _AS_THEY_ARE = TextRules()
 
-Mixed: TypeAlias = str | list[int | str]
-
-
-class InputPart(msgspec.Struct, forbid_unknown_fields=True):
-    """A part of an input; only text is supported."""
-
-    text: Text
-    type: Literal["text", "input_text"] = "text"
-
-
-class InputObject(msgspec.Struct, forbid_unknown_fields=True):
-    """An input object in llama.cpp's format."""
-
-    content: Text | Annotated[list[InputPart], Meta(max_length=4096)] | None = None
-    prompt_string: Text | None = None
-
-
-Mixture: TypeAlias = Annotated[list[Text | Id], Meta(max_length=1 << 22)]
-Inputs: TypeAlias = Text | InputObject | Annotated[list[Text | Id | Mixture | InputObject], Meta(max_length=1 << 22)]
 Precision: TypeAlias = Literal["int8", "uint8", "binary", "ubinary"]
 Dimensions: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 20)]
 
@@ -78,10 +61,14 @@ class EmbeddingsBody(PromptedBody, kw_only=True, forbid_unknown_fields=True):
 
     ``pooling`` overrides the pooling named in the model file.  If ``normalize`` is false, vectors keep their length.
     ``output_dtype`` is Mistral's and Voyage's: integers or packed signs in place of numbers, as JSON or in base64.
-    ``output_dimension`` is their name of ``dimensions``.
+    ``output_dimension`` is their name of ``dimensions``.  ``messages`` in place of ``input`` is vLLM's: a conversation,
+    perhaps with images, laid out by the model's chat template; ``add_generation_prompt`` adds the beginning of an
+    answer.
     """
 
-    input: Inputs
+    input: Inputs | None = None
+    messages: Messages | None = None
+    add_generation_prompt: bool = False
     example: ClassVar[dict[str, object]] = {"input": ["Once upon a time", "The end"]}
     model: Name | None = None
     encoding_format: Literal["float", "base64"] | Precision = "float"
@@ -193,38 +180,19 @@ def floats_of(encoded: bytes) -> list[float]:
     return row.tolist()
 
 
-def prompts_of(given: Any, field: str) -> list[Mixed]:
-    """Split the field into inputs.
-
-    A list that contains token ids is a single input, whose other parts are texts.  Any other list has one input per
-    item. ApiError 400 for mixed or too many inputs.
-    """
-    if isinstance(given, str | InputObject):
-        return [_text_of(given, field)]
-    if any(isinstance(item, int) for item in given):
-        if any(not isinstance(item, int | str) for item in given):
-            text = f"{field} mixes token ids with whole inputs"
-            raise ApiError(400, "invalid_value", text, field)
-        return [given]
-    if len(given) > MAX_INPUTS:
-        text = f"{field} has {len(given)} entries: at most {MAX_INPUTS} are allowed"
-        raise ApiError(400, "invalid_value", text, field)
-    return [item if isinstance(item, list) else _text_of(item, field) for item in given]
+def inputs_of(body: EmbeddingsBody | PoolingBody) -> list[Mixed]:
+    """Return the inputs of a body that may have a conversation.  ApiError 400 unless it has one of both."""
+    if body.messages is not None and body.input is None:
+        return [Conversation(body.messages, body.add_generation_prompt)]
+    if body.input is None or body.messages is not None:
+        raise ApiError(400, "invalid_value", "give either input or messages", "input")
+    return prompts_of(body.input, "input")
 
 
-def _text_of(given: str | InputObject, field: str) -> str:
-    if isinstance(given, str):
-        return given
-    content = given.content if given.content is not None else given.prompt_string
-    if isinstance(content, list):
-        return "".join(part.text for part in content)
-    if content is None:
-        raise ApiError(400, "invalid_value", f"an object in {field} has no content", field)
-    return content
-
-
-async def _ids_of(context: RequestContext[Any], engine: EngineClient, given: Mixed) -> str | list[int]:
-    """Return an input as the engine takes it, after tokenizing texts among ids."""
+async def _ids_of(context: RequestContext[Any], engine: EngineClient, given: Mixed) -> str | list[int] | Conversation:
+    """Return an input as the engine takes it, after tokenizing texts among ids and fetching images."""
+    if isinstance(given, Conversation):
+        return Conversation(await context.with_images(given.messages), given.begins_answer)
     if isinstance(given, str):
         return given
     ids: list[int] = []
@@ -257,11 +225,17 @@ async def embedded(
     read = [await _ids_of(context, engine, prompt) for prompt in prompts]
     asked = Embed(0, "", wanted.n_dimensions, wanted.norm, hints, wanted.rules, wanted.pooling, wanted.output)
     asked = msgspec.structs.replace(asked, precisions=wanted.precisions)
-    works = [msgspec.structs.replace(asked, prompt=prompt) for prompt in read]
+    works = [_with_prompt(asked, prompt) for prompt in read]
     answers = await asked_together(context, engine, works)
     n_tokens = sum(answer["n_tokens"] for answer in answers)
     n_rows = [answer.get("n_rows", 1) for answer in answers]
     return Vectors(answers, n_tokens, n_rows)
+
+
+def _with_prompt(asked: Embed, prompt: str | list[int] | Conversation) -> Embed:
+    if not isinstance(prompt, Conversation):
+        return msgspec.structs.replace(asked, prompt=prompt)
+    return msgspec.structs.replace(asked, messages=prompt.messages, begins_answer=prompt.begins_answer)
 
 
 def _is_unpooled(context: RequestContext[Any]) -> bool:
@@ -282,7 +256,7 @@ async def embed(context: RequestContext[EmbeddingsBody]) -> Reply:
     if body.pooling is None:
         _check_pooled(context)
     try:
-        prompts = await context.prepared(prompts_of, body.input, "input")
+        prompts = await context.prepared(inputs_of, body)
         dtype = body.output_dtype or (body.encoding_format if body.encoding_format != "base64" else "float")
         precisions = () if dtype == "float" else (dtype,)
         n_dimensions = body.dimensions if body.dimensions is not None else body.output_dimension

@@ -17,7 +17,8 @@ from ..listener import sse
 from ..listener.replies import Reply
 from ..listener.request_context import RequestContext
 from ..worker.protocol import Tag, TextRules
-from .embeddings import Dimensions, InputPart, Inputs, Vectors, Wanted, embedded, floats_of, prompts_of
+from .embedding_inputs import Conversation, InputPart, Inputs, Messages, Mixed, prompts_of, shown_parts
+from .embeddings import Dimensions, Vectors, Wanted, embedded, floats_of, inputs_of
 from .fields import Ids, Name, Text, hints_of
 from .texts import MAX_TEXTS, CutBody, PromptedBody, asked_together
 
@@ -31,17 +32,21 @@ Kind: TypeAlias = Literal["float", "int8", "uint8", "binary", "ubinary", "base64
 
 
 class CohereInput(msgspec.Struct, forbid_unknown_fields=True):
-    """An input of several parts, which are joined."""
+    """An input of several parts, texts and images, which are joined."""
 
     content: Annotated[list[InputPart], Meta(min_length=1, max_length=4096)]
 
 
 class CohereBody(CutBody, kw_only=True, forbid_unknown_fields=True):
-    """A request in Cohere's format.  Texts that are too long are cut at the end unless ``truncate`` says otherwise."""
+    """A request in Cohere's format.  Texts that are too long are cut at the end unless ``truncate`` says otherwise.
+
+    ``images`` are data: URLs.
+    """
 
     model: Name | None = None
     texts: Texts | None = None
     inputs: Annotated[list[CohereInput], Meta(min_length=1, max_length=MAX_TEXTS)] | None = None
+    images: Texts | None = None
     input_type: Annotated[str, Meta(max_length=256)] | None = None
     embedding_types: Annotated[list[Kind], Meta(min_length=1, max_length=6)] = msgspec.field(
         default_factory=lambda: ["float"]
@@ -66,7 +71,9 @@ class SparseBody(PromptedBody, kw_only=True, forbid_unknown_fields=True):
 class PoolingBody(PromptedBody, kw_only=True, forbid_unknown_fields=True):
     """A request in vLLM's format.  Without ``task`` the model decides: classes, or the vectors that it makes."""
 
-    input: Inputs
+    input: Inputs | None = None
+    messages: Messages | None = None
+    add_generation_prompt: bool = False
     model: Name | None = None
     task: Literal["embed", "classify", "token_embed", "token_classify"] | None = None
     encoding_format: Literal["float", "base64"] = "float"
@@ -109,13 +116,15 @@ def _shown(made: Vectors, kind: Kind) -> list[Any]:
 async def cohere_embed(context: RequestContext[CohereBody]) -> Reply:
     """Compute vectors of length 1, in Cohere's format."""
     body = context.body
-    if (body.texts is None) == (body.inputs is None):
-        raise ApiError(400, "invalid_value", "give either texts or inputs", "texts")
-    texts = body.texts or ["".join(part.text for part in item.content) for item in body.inputs or []]
+    if sum(given is not None for given in (body.texts, body.inputs, body.images)) != 1:
+        raise ApiError(400, "invalid_value", "give either texts, inputs or images", "texts")
+    contents = [item.content for item in body.inputs or []] + [[InputPart(image=url)] for url in body.images or []]
+    inputs: list[Mixed] = [*(body.texts or [])] or [shown_parts(parts, "inputs") for parts in contents]
+    texts = [given for given in inputs if not isinstance(given, Conversation)]
     kinds = list(dict.fromkeys(body.embedding_types))
     precisions = tuple(kind for kind in kinds if kind != "float" and kind != "base64")  # noqa: PLR1714 (for the type)
     wanted = Wanted(2, body.output_dimension, body.rules(), precisions=precisions)
-    made = await embedded(context, context.engine(body.model), texts, wanted)
+    made = await embedded(context, context.engine(body.model), inputs, wanted)
     return Reply.json(
         {
             "id": str(uuid.uuid4()),
@@ -163,7 +172,7 @@ async def pool(context: RequestContext[PoolingBody]) -> Reply:
     body = context.body
     is_raw = body.normalize is False or body.use_activation is False
     wanted = Wanted(None if is_raw else 2, body.dimensions, body.rules(), output=_OUTPUTS[body.task])
-    made = await embedded(context, context.engine(body.model), prompts_of(body.input, "input"), wanted)
+    made = await embedded(context, context.engine(body.model), inputs_of(body), wanted)
     if any("vector" not in answer for answer in made.answers):
         raise ApiError(400, "unsupported_parameter", "the model makes sparse vectors: use /embed_sparse", "task")
     is_of_tokens = body.task in ("token_embed", "token_classify") or any(n > 1 for n in made.n_rows)

@@ -18,6 +18,7 @@ from ..._native import __version__
 from ...engine.llm_base import LLMBase
 from ...engine.requests.chat import ChatCollector
 from ...engine.requests.media import has_media
+from ...engine.requests.media_prompts import prompt_of_parts
 from ...engine.requests.prompts import RequestOptions
 from ...engine.requests.results import collector_of
 from ...engine.requests.texts import TextOptions
@@ -349,9 +350,27 @@ class ModelWorker(LLMBase):
         if isinstance(message, wire.Score) and message.second is not None and self._ranks_late:
             self._score_late(message, running, options, text)
             return
+        if isinstance(message, wire.Embed) and message.messages:
+            message, vector = self._laid_out(message)
+            if vector is not None:
+                from .vectors import encoded_values
+
+                known: Values = {"n_tokens": 0, "n_cached_tokens": 0, "seconds": 0.0}
+                self._end(message.id, [wire.Answer(message.id, {**encoded_values(vector, message), **known})])
+                return
         request, values = self._vector_request(message, options, text)
         answer = Scoring(message.id, len(request.token_ids), self._end, values)
         self._know(running, self._engine.submit(request, answer.deliver))
+
+    def _laid_out(self, message: wire.Embed) -> tuple[wire.Embed, Array | None]:
+        """Return a request to embed a conversation whose text alone is left, or the vector of its image."""
+        media = self._prompts.media
+        if media is None or not media.gives_vectors:
+            return message, None
+        parts = prompt_of_parts(message.messages)
+        found = self._image_vector(parts)
+        alone = msgspec.structs.replace(message, prompt=str(parts["prompt"]), messages=[])
+        return alone, None if found is None else found.vector
 
     @property
     def _ranks_late(self) -> bool:
@@ -377,8 +396,16 @@ class ModelWorker(LLMBase):
         if output == "tokens":
             output = "multi" if "multi" in self.outputs else "dense"
             pooling = "none" if output == "dense" else None
+        if message.messages and output != "dense":
+            raise RequestError("[embed] conversations are embedded as one vector each: ask for embeddings")
         if output == "dense":
-            request = self._embedding_request(message.prompt, pooling, options, text)
+            prompt: Any = message.prompt
+            if message.messages:
+                drafted = self._drafted(message.messages, {"add_generation_prompt": message.begins_answer}).engine
+                prompt = drafted.token_ids
+            request = self._embedding_request(prompt, pooling, options, text)
+            if message.messages:
+                request = replace(request, token_ids=drafted.token_ids, media=drafted.media)  # never cut
             finished = self._vectors.retrieval.finished
             if request.embedding == "none":
                 return request, partial(made.encoded_values, asked=message)
@@ -513,6 +540,8 @@ def _has_media(message: wire.Work) -> bool:
         return has_media(message.messages)
     if isinstance(message, wire.Transcribe):
         return True
+    if isinstance(message, wire.Embed):
+        return has_media(message.messages)
     return isinstance(message, wire.Generate) and bool(message.media)
 
 

@@ -145,7 +145,8 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
     ``output``: as in ``LLM.encode``; ``sparse`` returns ``indices`` (little-endian int32) and ``values`` (float32) in
     place of ``vector``, and ``multi`` returns ``n_rows`` vectors.  ``classes``: the probabilities of a classifier, of
     each token if it scores these.  ``tokens``: ``multi``, or if the model makes none, each token's hidden state.
-    ``auto``: what the model makes.  ``precisions``: return the vector in these too, by
+    ``auto``: what the model makes.  ``messages``: embed this conversation, in the model's chat template, in place of
+    ``prompt``; ``begins_answer``: with the beginning of an answer.  ``precisions``: return the vector in these too, by
     name; see ``quantize_embeddings``.
     """
 
@@ -158,6 +159,8 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
     pooling: Literal["none", "mean", "cls", "last"] | None = None
     output: Literal["dense", "sparse", "multi", "classes", "tokens", "auto"] = "dense"
     precisions: tuple[Literal["int8", "uint8", "binary", "ubinary"], ...] = ()
+    messages: list[dict[str, Any]] = []
+    begins_answer: bool = False
 
 
 class Tag(msgspec.Struct, frozen=True, array_like=True, tag="tag"):
