@@ -55,6 +55,9 @@ UNSAID_SIGMOIDS = {(47, 154880), (48, 154880)}
 
 
 class DeepSeek2(Decoder):
+    attention: type[LatentAttention] = LatentAttention
+    block: type[Block] = Block
+
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
         self.sizes = sizes = sizes_of(keys, config)
@@ -83,16 +86,16 @@ class DeepSeek2(Decoder):
 
         def attention(i: int, block: Weights) -> LatentAttention:
             how = {"eps": config.eps, "scale": scale, "beta": beta}
-            return LatentAttention(block, config.dim, sizes, i, rotation=rotation, n_ctx_orig=n_ctx_orig, **how)
+            return self.attention(block, config.dim, sizes, i, rotation=rotation, n_ctx_orig=n_ctx_orig, **how)
 
         blocks = [
-            Block(config, block, attention(i, block), mlp(i, block))
+            self.block(config, block, attention(i, block), mlp(i, block))
             for i, block in enumerate(weights.blocks(config.n_layer))
         ]
         super().__init__(config, weights, blocks)
         self.add_predictor(
             weights,
-            lambda block: Block(config, block, attention(0, block), mlp(config.n_layer, block)),
+            lambda block: self.block(config, block, attention(0, block), mlp(config.n_layer, block)),
             sizes.cache(1)[0],
         )
 

@@ -87,7 +87,7 @@ class DeepSeek32(deepseek2.DeepSeek2):
         if not sizes.q_rank:
             raise UnsupportedError(f"[{config.arch}] attention.q_lora_rank 0 is unsupported with an indexer")
         self.index_sizes = IndexerSizes.read(keys, sizes.n_rot)
-        layout: Layout = "half" if config.arch == "deepseek32" else "interleaved"
+        layout: Layout = "interleaved" if config.arch == "glm-dsa" else "half"
         rotation, _ = latent_rope(keys, n_dims=sizes.n_rot, layout=layout)
         weights.ignore(f"blk.{config.n_layer}.indexer.*", "the layer that predicts later tokens attends to all")
         has_indexer = self._layers_with_indexers(keys, weights)

@@ -11,6 +11,7 @@ from .._native.graph import CacheSpec, RopeSpec, Weight
 from .._native.graph import TraceTensor as Tensor
 from ..errors import LoadError
 from .keys import Keys
+from .layers import Linear
 from .rotary import Layout, LongRope, Scaling, rope_spec
 from .step import Step
 from .weights import Weights
@@ -101,15 +102,26 @@ class LatentAttention:
         self.sizes, self.layer, self.rotation, self.scale = sizes, layer, rotation, scale
         eps = sizes.eps or eps
         self.beta, self.n_ctx_orig = beta, n_ctx_orig
-        n_q = sizes.n_head * sizes.head_dim
         self.q_a = weights.linear("attn_q_a", dim, sizes.q_rank) if sizes.q_rank else None
         self.q_a_norm = weights.norm("attn_q_a_norm", sizes.q_rank, eps) if sizes.q_rank else None
-        self.q = weights.linear("attn_q_b", sizes.q_rank, n_q) if sizes.q_rank else weights.linear("attn_q", dim, n_q)
+        self.q = self.query_product(weights, dim)
         self.kv_a = weights.linear("attn_kv_a_mqa", dim, sizes.rank + sizes.n_rot)
         self.kv_a_norm = weights.norm("attn_kv_a_norm", sizes.rank, eps)
         self.k_b, self.v_b = _halves(weights, sizes)
         self.o = weights.linear("attn_output", sizes.n_head * sizes.v_dim, dim)
         self.picker: Picker | None = None  # picks the tokens that are attended to; None: all
+
+    def query_product(self, weights: Weights, dim: int) -> Linear:
+        n_q = self.sizes.n_head * self.sizes.head_dim
+        return (
+            weights.linear("attn_q_b", self.sizes.q_rank, n_q)
+            if self.sizes.q_rank
+            else weights.linear("attn_q", dim, n_q)
+        )
+
+    def queries(self, latent_q: Tensor) -> Tensor:
+        """Return the heads' queries ``[tokens, n_head, head_dim]``."""
+        return self.q(latent_q).heads(self.sizes.n_head)
 
     def latent_queries(self, x: Tensor) -> Tensor:
         """Return what queries are made of: ``[tokens, q_rank]``, or x if they come from a single product."""
@@ -122,7 +134,7 @@ class LatentAttention:
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         sizes, latent_q, kv = self.sizes, self.latent_queries(x), self.kv_a(x)
-        q = self.q(latent_q).heads(sizes.n_head)
+        q = self.queries(latent_q)
         q_rot = self.placed(graph.slice(q, 0, sizes.n_nope, sizes.head_dim), step)
         k_rot = self.placed(self.key_to_rotate(graph.slice(kv, 0, sizes.rank, sizes.rank + sizes.n_rot)).heads(1), step)
         latent = self.kv_a_norm(graph.slice(kv, 0, 0, sizes.rank))
