@@ -111,6 +111,22 @@ VARIANTS = {
         {"index_topk": 256, "index_head_dim": 64},
         {r"indexer\.k_norm": [64], r"indexer\.wk": [64, 64], r"indexer\.wq_b": [768, 36]},
     ),
+    "deepseek4": Variant(
+        "llama.cpp shares rows among 4 or 128 tokens only, and its indexer needs heads of 64: compared with those "
+        "sizes, and contexts in which it picks every row",
+        {
+            "index_topk": 256,
+            "index_head_dim": 64,
+            "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128},
+        },
+        {
+            r"layers\.2\.attn\.compressor\.ape": [128, 24],
+            r"indexer\.compressor\.ape": [4, 128],
+            r"indexer\.compressor\.norm": [64],
+            r"indexer\.compressor\.w": [128, 56],
+            r"indexer\.wq_b": [704, 36],
+        },
+    ),
     "dots1": Variant(
         "llama.cpp lacks grouped-query attention here: compared with as many k and v heads as q heads",
         {"num_key_value_heads": 6},

@@ -37,6 +37,8 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
 ## Limits
 
 - `deepseek32` and `glm-dsa` reject caches of 4 or 5 bits, and layers on several devices if they share an indexer.
+- `deepseek4` runs compressed attention on the CPU, on a machine with a device too. It rejects caches of 8 bits and
+  fewer, and does not use layers that predict later tokens.
 - `minimax-m3` rejects contexts longer than the blocks that the indexer picks (16 blocks of 128 tokens in published
   models). Up to that length, full attention gives the same result.
 - `bitnet` rejects checkpoint folders with `hidden_act: relu2`, transformers' default: GGUF files have no key for the

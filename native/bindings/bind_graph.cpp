@@ -52,12 +52,14 @@ void bind_specs(py::module_ &m) {
              py::arg("bidirectional_media") = false)
         .def_static(
             "latent",
-            [](int rank, int n_rot, int window) {
-                CacheSpec spec{latent_rows(rank, n_rot), {}};
-                spec.rows->window = window;
-                return spec;
+            [](int rank, int n_rot, int window, int every) {
+                CacheRows rows = latent_rows(rank, n_rot);
+                rows.window = window;
+                rows.every = every;
+                return CacheSpec{rows, {}};
             },
-            py::kw_only(), py::arg("rank"), py::arg("n_rot"), py::arg("window") = 0)
+            py::kw_only(), py::arg("rank"), py::arg("n_rot"), py::arg("window") = 0, py::arg("every") = 1)
+        .def_property_readonly("every", [](const CacheSpec &self) { return self.rows ? self.rows->every : 1; })
         .def_property_readonly("v_in_k", [](const CacheSpec &self) { return self.rows && self.rows->v_in_k; })
         .def_property_readonly("n_kv_head", [](const CacheSpec &self) { return self.rows ? self.rows->n_kv_head : 0; })
         .def_property_readonly("head_dim", [](const CacheSpec &self) { return self.rows ? self.rows->head_dim : 0; })
@@ -76,7 +78,8 @@ void bind_specs(py::module_ &m) {
     py::class_<RopeSpec>(m, "RopeSpec")
         .def(py::init([](int n_dims, const std::string &layout, float freq_base, float freq_scale, float ext_factor,
                          float attn_factor, float beta_fast, float beta_slow, int n_ctx_orig,
-                         std::shared_ptr<Weight> factors, std::array<int, 3> sections, bool take_turns) {
+                         std::shared_ptr<Weight> factors, std::array<int, 3> sections, bool take_turns, bool inverse,
+                         int behind) {
                  static constexpr Named<RopeLayout> layouts[] = {{"half", RopeLayout::half},
                                                                  {"interleaved", RopeLayout::interleaved}};
                  return RopeSpec{n_dims,     parse("rope", "layout", layout, layouts),
@@ -84,12 +87,14 @@ void bind_specs(py::module_ &m) {
                                  ext_factor, attn_factor,
                                  beta_fast,  beta_slow,
                                  n_ctx_orig, std::move(factors),
-                                 sections,   take_turns};
+                                 sections,   take_turns,
+                                 inverse,    behind};
              }),
              py::kw_only(), py::arg("n_dims"), py::arg("layout"), py::arg("freq_base"), py::arg("freq_scale") = 1.0F,
              py::arg("ext_factor") = 0.0F, py::arg("attn_factor") = 1.0F, py::arg("beta_fast") = 32.0F,
              py::arg("beta_slow") = 1.0F, py::arg("n_ctx_orig") = 0, py::arg("factors") = py::none(),
-             py::arg("sections") = std::array<int, 3>{}, py::arg("take_turns") = false);
+             py::arg("sections") = std::array<int, 3>{}, py::arg("take_turns") = false, py::arg("inverse") = false,
+             py::arg("behind") = 0);
     py::class_<MoeSpec>(m, "MoeSpec")
         .def(py::init([](int n_used, const std::string &act, const std::string &gating, bool normalize, float scale,
                          int n_group, int n_group_used, const std::string &group_score, const std::string &unit,
@@ -97,12 +102,14 @@ void bind_specs(py::module_ &m) {
                  static constexpr Named<Gating> gatings[] = {{"softmax", Gating::softmax},
                                                              {"sigmoid", Gating::sigmoid},
                                                              {"softmax_of_chosen", Gating::softmax_of_chosen},
-                                                             {"sparse_mixer", Gating::sparse_mixer}};
+                                                             {"sparse_mixer", Gating::sparse_mixer},
+                                                             {"sqrt_softplus", Gating::sqrt_softplus}};
                  static constexpr Named<GroupScore> scores[] = {{"largest", GroupScore::largest},
                                                                 {"two_largest", GroupScore::two_largest}};
                  static constexpr Named<ExpertUnit> units[] = {{"gated", ExpertUnit::gated},
                                                                {"clamped_swiglu", ExpertUnit::clamped_swiglu},
                                                                {"clipped", ExpertUnit::clipped},
+                                                               {"clamped", ExpertUnit::clamped},
                                                                {"ungated", ExpertUnit::ungated}};
                  const Routing routing{
                      n_used,       parse("moe", "gating", gating, gatings),         normalize, scale, n_group,
@@ -223,6 +230,21 @@ void bind_operations(py::module_ &m) {
         py::arg("layer"), py::arg("q"), py::arg("k"), py::arg("weights"), py::kw_only(), py::arg("n_picked"),
         py::arg("n_ctx"));
     m.def(
+        "compress",
+        [](int layer, const TraceTensor &kv, const TraceTensor &gate, MaybeWeight bias, int every, bool overlaps) {
+            return compress(kv, gate, {layer, every, overlaps, std::move(bias)});
+        },
+        py::arg("layer"), py::arg("kv"), py::arg("gate"), py::arg("bias").none(false), py::kw_only(), py::arg("every"),
+        py::arg("overlaps"));
+    m.def(
+        "attend_compressed",
+        [](int local, int compressed, const TraceTensor &q, const TraceTensor &k, const TraceTensor &rows, float scale,
+           MaybeWeight sinks, std::optional<TraceTensor> picked) {
+            return attend_compressed(q, k, rows, {local, compressed, scale, std::move(sinks), picked});
+        },
+        py::arg("local"), py::arg("compressed"), py::arg("q"), py::arg("k"), py::arg("rows"), py::kw_only(),
+        py::arg("scale"), py::arg("sinks") = py::none(), py::arg("picked") = py::none());
+    m.def(
         "attend_to_written",
         [](int layer, const TraceTensor &q, float scale, float cap, MaybeWeight sinks, MaybeWeight bias) {
             return attend_to_written(q, AttendSpec{layer, scale, cap, std::move(sinks), std::move(bias)});
@@ -256,15 +278,16 @@ void bind_operations(py::module_ &m) {
         "moe",
         [](const TraceTensor &x, const TraceTensor &scores, MaybeWeight gate, MaybeWeight up, MaybeWeight down,
            const MoeSpec &spec, MaybeWeight selection_bias, MaybeWeight expert_scale, MaybeWeight gate_bias,
-           MaybeWeight up_bias, MaybeWeight down_bias) {
+           MaybeWeight up_bias, MaybeWeight down_bias, const std::optional<TraceTensor> &chosen) {
             return moe(x, scores,
                        {std::move(gate), std::move(up), std::move(down), std::move(selection_bias),
                         std::move(expert_scale), std::move(gate_bias), std::move(up_bias), std::move(down_bias)},
-                       spec);
+                       spec, chosen);
         },
         py::arg("x"), py::arg("scores"), py::arg("gate"), py::arg("up").none(false), py::arg("down").none(false),
         py::arg("spec"), py::kw_only(), py::arg("selection_bias") = py::none(), py::arg("expert_scale") = py::none(),
-        py::arg("gate_bias") = py::none(), py::arg("up_bias") = py::none(), py::arg("down_bias") = py::none());
+        py::arg("gate_bias") = py::none(), py::arg("up_bias") = py::none(), py::arg("down_bias") = py::none(),
+        py::arg("chosen") = py::none());
 }
 
 } // namespace

@@ -29,6 +29,19 @@ class Registry {
     py::list names_;
 };
 
+void bind_hyper_connections(Registry &registry) {
+    registry
+        .def(
+            "hyper_weights",
+            [](const TraceTensor &x, MaybeWeight scale, MaybeWeight base, int n, int iterations, float eps) {
+                return hyper_weights(x, std::move(scale), std::move(base), {n, iterations, eps});
+            },
+            py::arg("x"), py::arg("scale").none(false), py::arg("base").none(false), py::kw_only(), py::arg("n"),
+            py::arg("iterations"), py::arg("eps"))
+        .def("hyper_input", &hyper_input, py::arg("streams"), py::arg("weights"))
+        .def("hyper_output", &hyper_output, py::arg("streams"), py::arg("y"), py::arg("weights"));
+}
+
 void bind_recurrent(Registry &registry) {
     const py::arg layer("layer"), state("state");
     registry
@@ -134,6 +147,7 @@ void bind_standalone_operations(py::module_ &m) {
             },
             py::arg("x"), py::arg("weight").none(false), py::arg("bias"), py::kw_only(), py::arg("layer"),
             py::arg("state"), py::arg("silu") = false);
+    bind_hyper_connections(registry);
     bind_recurrent(registry);
 }
 

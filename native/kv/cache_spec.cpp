@@ -26,6 +26,11 @@ void check_spec(const CacheSpec &spec, size_t layer) {
         if (r.bidirectional_media && (r.of_source || r.chunk > 0))
             throw ShapeError("cache", cat("layer ", layer, " has bidirectional media with ",
                                           r.of_source ? "rows of the source" : "chunks", ", which is unsupported"));
+        if (r.every < 1 || (kv_block_tokens % r.every != 0 && r.every % kv_block_tokens != 0) ||
+            (r.every > 1 && (r.window > 0 || r.chunk > 0 || r.of_source || r.bidirectional_media)))
+            throw ShapeError("cache", cat("layer ", layer, " keeps a row of every ", r.every,
+                                          " tokens: expected a divisor or a multiple of ", kv_block_tokens,
+                                          ", and rows of all tokens"));
         if (r.v_in_k && (r.n_kv_head != 1 || r.v_head_dim > r.head_dim))
             throw ShapeError("cache",
                              cat("layer ", layer, " has ", r.n_kv_head, " heads of ", r.head_dim, " and values of ",
@@ -123,13 +128,15 @@ size_t CacheLayout::block_bytes() const {
 
 size_t CacheLayout::k_block_bytes(int layer) const {
     const CacheRows &rows = layers_.at(static_cast<size_t>(layer)).rows.value();
-    return cache_head_bytes(types_.k, rows.head_dim, block_tokens_) * static_cast<size_t>(rows.n_kv_head);
+    return cache_head_bytes(types_.k, rows.head_dim, rows.block_rows(block_tokens_)) *
+           static_cast<size_t>(rows.n_kv_head);
 }
 
 size_t CacheLayout::v_block_bytes(int layer) const {
     const CacheRows &rows = layers_.at(static_cast<size_t>(layer)).rows.value();
     if (rows.v_in_k) return 0;
-    return cache_head_bytes(types_.v, rows.v_head_dim, block_tokens_) * static_cast<size_t>(rows.n_kv_head);
+    return cache_head_bytes(types_.v, rows.v_head_dim, rows.block_rows(block_tokens_)) *
+           static_cast<size_t>(rows.n_kv_head);
 }
 
 } // namespace quire

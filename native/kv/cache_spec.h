@@ -2,6 +2,7 @@
 // scheduler and bindings.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -38,6 +39,9 @@ struct CacheRows {
     // One row for every token of the source text instead: written when it is encoded, and attended to as a whole.
     bool of_source = false;
     bool bidirectional_media = false; // rows of an image attend to its later rows too
+    // Each n tokens share one row, written with the last of them: n divides the tokens of a block or is a multiple.
+    int every = 1;
+    int block_rows(int block_tokens = kv_block_tokens) const { return block_tokens / std::min(every, block_tokens); }
     CacheLifetime lifetime() const { return {window, chunk, of_source, bidirectional_media}; }
     bool operator==(const CacheRows &) const = default;
 };

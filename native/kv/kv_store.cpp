@@ -81,7 +81,7 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backe
         const auto at = static_cast<size_t>(layer);
         const CacheSpec &spec = layout_.layers()[at];
         auto array = [&](DType dtype, int head_dim) {
-            const auto n = static_cast<int64_t>(n_blocks(layer)) * kv_block_tokens;
+            const auto n = static_cast<int64_t>(n_blocks(layer)) * spec.rows->block_rows();
             // Codes and scales in one: a row is as many bytes as a token takes.
             const bool is_coded = is_quantized(dtype);
             const auto bytes = static_cast<int64_t>(cache_head_bytes(dtype, head_dim, 1));

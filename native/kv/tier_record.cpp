@@ -45,7 +45,7 @@ TierIdentity tier_identity(const std::string &model, const CacheLayout &layout) 
         hash.update_u64(layer.rows.has_value());
         if (layer.rows) {
             const CacheRows &r = *layer.rows;
-            for (int number : {r.n_kv_head, r.head_dim, r.v_head_dim, r.window, r.chunk, int{r.v_in_k},
+            for (int number : {r.n_kv_head, r.head_dim, r.v_head_dim, r.window, r.chunk, int{r.v_in_k}, r.every,
                                int{r.of_source}, int{r.bidirectional_media}})
                 hash.update_u64(static_cast<uint64_t>(number));
         }

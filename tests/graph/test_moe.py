@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from quire._native import graph
 from quire.errors import ShapeError
-from trace_bench import Bench
+from trace_bench import N_VOCAB, Bench
 
 Array = npt.NDArray[np.float32]
 N_EXPERT, DIM, FFN = 8, 16, 24
@@ -32,6 +32,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "sparse mixer": {"n_used": 2, "gating": "sparse_mixer", "normalize": False},
     "sparse mixer of three": {"n_used": 3, "gating": "sparse_mixer", "normalize": False},
     "clipped": {"n_used": 3, "unit": "clipped", "limit": 0.4},
+    "clamped": {"n_used": 3, "gating": "sqrt_softplus", "selection_bias": True, "unit": "clamped", "limit": 0.4},
+    "chosen by ids": {"n_used": 2, "gating": "sqrt_softplus", "scale": 1.5, "chosen": True},
     "llama 4": {"n_used": 1, "gating": "sigmoid", "normalize": False, "weighs_input": True},
     "ungated, squared": {"n_used": 2, "unit": "ungated", "activation": "relu", "is_squared": True},
     "gelu with scales": {"n_used": 2, "activation": "gelu", "expert_scale": True, "biases": True},
@@ -49,12 +51,16 @@ def erf(x: Array) -> Array:
     return np.vectorize(of_one)(x)
 
 
-def weights_of(scores: Array, spec: dict[str, Any], bias: Array | None) -> tuple[npt.NDArray[np.int64], Array]:
+def weights_of(
+    scores: Array, spec: dict[str, Any], bias: Array | None, by_id: npt.NDArray[np.int64] | None = None
+) -> tuple[npt.NDArray[np.int64], Array]:
     """Chosen experts and their weights of one token."""
     gating = spec.get("gating", "softmax")
     odds = scores
     if gating in ("softmax", "sigmoid"):
         odds = softmax(scores) if gating == "softmax" else 1 / (1 + np.exp(-scores))
+    if gating == "sqrt_softplus":
+        odds = np.sqrt(np.log1p(np.exp(scores)))
     n_group = spec.get("n_group", 1)
     ranked = scores if gating == "sigmoid" and bias is None and n_group == 1 else odds + (0 if bias is None else bias)
     if n_group > 1:
@@ -65,7 +71,7 @@ def weights_of(scores: Array, spec: dict[str, Any], bias: Array | None) -> tuple
         mask = np.full(groups.shape, -np.inf)
         mask[keep] = 0
         ranked = (groups + mask).reshape(-1)
-    chosen = np.argsort(-ranked)[: spec["n_used"]]
+    chosen = np.argsort(-ranked)[: spec["n_used"]] if by_id is None else by_id
     weights = softmax(odds[chosen]) if gating == "softmax_of_chosen" else odds[chosen]
     if gating == "sparse_mixer":
         weights = np.array([part_of_near(scores, chosen[:u], e) for u, e in enumerate(chosen)])
@@ -86,6 +92,8 @@ def unit(gate: Array | None, up: Array, spec: dict[str, Any]) -> Array:
     kind = spec.get("unit", "gated")
     if gate is None:
         return np.maximum(up, 0) ** 2
+    if kind == "clamped":
+        gate, up = np.minimum(gate, spec["limit"]), np.clip(up, -spec["limit"], spec["limit"])
     if kind == "clamped_swiglu":
         g = np.minimum(gate, spec["limit"])
         return g / (1 + np.exp(-1.702 * g)) * (np.clip(up, -spec["limit"], spec["limit"]) + 1)
@@ -112,6 +120,9 @@ def test_mixtures_equal_numpy(kind: str, kernels: str) -> None:
     has_biases = spec.pop("biases", False)
     biases = [bench.array(N_EXPERT, n) if has_biases else None for n in (FFN, FFN, DIM)]
     bias = bench.array(N_EXPERT, low=-0.5, high=0.5) if spec.pop("selection_bias", False) else None
+    table = None
+    if spec.pop("chosen", False):
+        table = bench.random.random((N_VOCAB, N_EXPERT)).argsort(axis=1)[:, : spec["n_used"]]
     each = bench.array(N_EXPERT, low=0.5, high=1.5) if spec.pop("expert_scale", False) else None
 
     def maybe(values: Array | None) -> graph.Weight | None:
@@ -129,12 +140,13 @@ def test_mixtures_equal_numpy(kind: str, kernels: str) -> None:
         gate_bias=maybe(biases[0]),
         up_bias=maybe(biases[1]),
         down_bias=maybe(biases[2]),
+        chosen=None if table is None else graph.embed(bench.tracer.tokens, bench.weight(table.astype(np.float32))),
     )
     expected = np.zeros_like(v)
     zero = np.zeros(1, np.float32)
     gate_bias, up_bias, down_bias = (np.broadcast_to(zero, (N_EXPERT, 1)) if b is None else b for b in biases)
     for t, row in enumerate(v):
-        chosen, weights = weights_of(s[t], spec, bias)
+        chosen, weights = weights_of(s[t], spec, bias, None if table is None else table[bench.tokens[t]])
         for e, weight in zip(chosen, weights * (1 if each is None else each[chosen]), strict=True):
             into = row * weight if spec.get("weighs_input") else row
             up = ups[e] @ into + up_bias[e]

@@ -65,11 +65,26 @@ def test_text_alone_turns_as_without_sections() -> None:
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.parametrize("kernels", ["stock", "cpu"])
+def test_pairs_turn_back_and_by_earlier_positions(kernels: str) -> None:
+    bench = Bench()
+    x, numbers = bench.value(HEADS, DIM)
+    how = {"n_dims": DIM, "layout": "half", "freq_base": BASE}
+    turned = graph.rope(x, bench.tracer.positions, graph.RopeSpec(behind=3, **how))  # type: ignore[arg-type]
+    back = graph.rope(x, bench.tracer.positions, graph.RopeSpec(inverse=True, **how))  # type: ignore[arg-type]
+    places = np.tile(np.arange(len(numbers)), (3, 1))
+    found = bench.run(graph.concat(turned, back, 0), kernels)
+    for one, expected in zip(np.split(found, 2, -1), (places - 3, -places), strict=True):
+        np.testing.assert_allclose(one, rotated(numbers, expected, (8, 0, 0), False), atol=1e-5)
+
+
 def test_mismatched_shapes_are_refused() -> None:
     bench = Bench()
     x, _ = bench.value(HEADS, DIM)
     for wrong in (spec((4, 2, 1), n_dims=16), spec((9, -1, 0), n_dims=16), spec((4, 2, 2), layout="interleaved")):
         with pytest.raises(ShapeError, match=r"^\[rope\] sections are .*expected 8 pairs"):
             graph.rope(x, bench.tracer.positions, wrong)
+    with pytest.raises(ShapeError, match="turn back"):
+        graph.rope(x, bench.tracer.positions, spec((4, 2, 2), behind=1))
     with pytest.raises(InternalError, match="axes"):
         bench.run(graph.rope(x, bench.tracer.positions, spec((4, 2, 2))), "cpu", [1, 2, 3])

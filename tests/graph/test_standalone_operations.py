@@ -110,6 +110,31 @@ def scale_by_position(bench: Bench) -> tuple[TraceTensor, Array]:
     return y, v * factor[:, None, None]
 
 
+def hyper_weights(bench: Bench) -> tuple[TraceTensor, Array]:
+    n, eps = 3, 1e-3
+    (x, v), scale, base = bench.value(2 * n + n * n), bench.array(3), bench.array(2 * n + n * n)
+    y = graph.hyper_weights(x, bench.weight(scale), bench.weight(base), n=n, iterations=3, eps=eps)
+    a = v * np.repeat(scale, [n, n, n * n]) + base
+    mix = np.exp(a[:, 2 * n :].reshape(-1, n, n))
+    mix = mix / mix.sum(-1, keepdims=True) + eps
+    mix = mix / (mix.sum(-2, keepdims=True) + eps)
+    for _ in range(2):
+        for axis in (-1, -2):
+            mix = mix / (mix.sum(axis, keepdims=True) + eps)
+    return y, np.concatenate([sigmoid(a[:, :n]) + eps, 2 * sigmoid(a[:, n : 2 * n]), mix.reshape(len(v), -1)], 1)
+
+
+def hyper_input(bench: Bench) -> tuple[TraceTensor, Array]:
+    (streams, s), (weights, w) = bench.value(3, 5), bench.value(15)
+    return graph.hyper_input(streams, weights), np.einsum("rn,rnd->rd", w[:, :3], s)
+
+
+def hyper_output(bench: Bench) -> tuple[TraceTensor, Array]:
+    (streams, s), (y, v), (weights, w) = bench.value(3, 5), bench.value(5), bench.value(15)
+    mixed = np.einsum("rjk,rjd->rkd", w[:, 6:].reshape(-1, 3, 3), s)
+    return graph.hyper_output(streams, y, weights), mixed + w[:, 3:6, None] * v[:, None]
+
+
 CASES: dict[str, list[Case]] = {
     "sigmoid": [element(graph.sigmoid, sigmoid)],
     "softplus": [element(graph.softplus, lambda x: np.log1p(np.exp(x)))],
@@ -137,6 +162,9 @@ CASES: dict[str, list[Case]] = {
     "reshape": [element(lambda x: graph.reshape(x, [5, 3]), lambda x: x.reshape(-1, 5, 3))],
     "head_linear": [head_linear(5, 8), head_linear(64, 20)],  # the second in a layout of our own
     "scale_by_position": [scale_by_position],
+    "hyper_weights": [hyper_weights],
+    "hyper_input": [hyper_input],
+    "hyper_output": [hyper_output],
 }
 
 

@@ -109,9 +109,10 @@ def test_contradictory_sizes_are_rejected(tmp_path: Path, source: GGUFReader) ->
         )
 
 
-def test_what_is_picked_does_not_depend_on_steps_or_neighbours(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["deepseek4", "glm-dsa"])
+def test_what_is_picked_does_not_depend_on_steps_or_neighbours(tmp_path: Path, name: str) -> None:
     """Each row picks for itself, whatever the chunks of its prompt and the other sequences."""
-    write_checkpoint(tmp_path / "hf", "glm-dsa")
+    write_checkpoint(tmp_path / "hf", name)
     rng = np.random.default_rng(5)
     prompts = [rng.integers(0, 256, n).tolist() for n in (90, 20, 61)]
     with LLM(tmp_path / "hf", max_step_tokens=16) as llm:

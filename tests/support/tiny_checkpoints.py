@@ -67,6 +67,8 @@ def weight_of(checkpoint: str, tensor: str, shape: tuple[int, ...]) -> npt.NDArr
     """Return the values of a tensor, a function of its name."""
     rng = np.random.default_rng(zlib.crc32(f"{checkpoint}/{tensor}".encode()))
     values = np.asarray(rng.standard_normal(shape))
+    if tensor.endswith("tid2eid"):  # experts of each token, of at least twice as many
+        return rng.standard_normal((shape[0], 2 * shape[1])).argsort(axis=1)[:, : shape[1]]  # type: ignore[return-value]
     if "norm" in tensor.replace("norm_attn_norm.attn", "").lower():  # the name of DBRX's attention
         is_added = checkpoint.startswith(ONE_IS_ADDED) and not checkpoint.startswith(NONE_IS_ADDED)
         return (0.1 * values + (0.0 if is_added and "linear_attn" not in tensor else 1.0)).astype(np.float32)
@@ -97,6 +99,8 @@ def tokenizer_json() -> dict[str, object]:
 
 def stored_as(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
     """Return numbers as safetensors stores them; for BF16, they must be exactly representable."""
+    if values.dtype.kind == "i":
+        return values
     if dtype == "BF16":
         return (values.view(np.uint32) >> 16).astype(np.uint16)
     return values.astype(np.float16) if dtype == "F16" else values
@@ -107,7 +111,8 @@ def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[np.float32]], d
     header, offset = {}, 0
     tensors = {name: stored_as(values, dtype) for name, values in tensors.items()}
     for name, values in tensors.items():
-        header[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": [offset, offset + values.nbytes]}
+        kind = "I64" if values.dtype.kind == "i" else dtype
+        header[name] = {"dtype": kind, "shape": list(values.shape), "data_offsets": [offset, offset + values.nbytes]}
         offset += values.nbytes
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(values.tobytes() for values in tensors.values()))

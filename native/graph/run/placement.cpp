@@ -44,11 +44,9 @@ std::vector<Place> places_of(const Trace &trace, const PlacesOfWeights &places, 
             if (last >= 0) place = found[slot(last)];
         }
         place = said(*operation.kind, places).value_or(place);
-        if (const std::optional<StatePlace> state = operation.kind->state()) {
-            if (is_device(place) && !operation.kind->runs_on(devices.at(device_number(place)))) place = Place::cpu;
-            cache.states[*state] = place;
-        }
-        if (const int layer = operation.kind->cached_layer(); layer >= 0)
+        if (is_device(place) && !operation.kind->runs_on(devices.at(device_number(place)))) place = Place::cpu;
+        if (const std::optional<StatePlace> state = operation.kind->state()) cache.states[*state] = place;
+        for (const int layer : operation.kind->cached_layers())
             place = cache.rows.try_emplace(layer, place).first->second;
         found[slot(i)] = place;
     }

@@ -10,6 +10,7 @@
 
 #include "graph/stock/attention_plan.h"
 #include "graph/stock/state_plan.h"
+#include "graph/trace/step_batch.h"
 #include "graph/trace/trace.h"
 #include "kv/kv_store.h"
 
@@ -97,6 +98,9 @@ struct LoweredGraph {
     std::vector<ggml_tensor *> taps; // f32 [n_tokens, n], as in the trace
     std::vector<ggml_tensor *>
         left; // f32 [n_tokens or n_rows, ...], as in the trace; null if the host does not need it
+    // The step that the graph runs, and what nodes on the CPU refer to (graph/operations/fused/paged_rows.h).
+    std::shared_ptr<const StepBatch *> batch = std::make_shared<const StepBatch *>(nullptr);
+    std::vector<std::shared_ptr<const void>> kept;
     // Groups of the cache with layers without flash attention here, or without a kernel for the form `paged`.
     std::set<int> explicit_groups, unpaged_groups;
 };

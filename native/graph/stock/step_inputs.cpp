@@ -241,6 +241,7 @@ void StepInputs::find_places(const StepToFill &step, PartPlace place) {
 
 void StepInputs::fill(const StepToFill &step) {
     const GraphInputs &inputs = step.graph.inputs;
+    *step.graph.batch = &step.batch;
     fill_padded(step, inputs.tokens, step.batch.tokens);
     fill_padded(step, inputs.positions, step.batch.positions);
     fill_padded(step, inputs.logit_rows, step.batch.logit_rows);

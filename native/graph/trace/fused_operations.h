@@ -34,6 +34,8 @@ struct RopeSpec {
     // other, or taking turns (Qwen3-VL).  Zeros: all by its position.
     std::array<int, 3> sections{};
     bool take_turns = false;
+    bool inverse = false; // turns back
+    int behind = 0; // turns by the position that is so many before the row's
     bool has_sections() const { return sections != std::array<int, 3>{}; }
     int axis_of(int pair) const; // 0: time, 1: height, 2: width
     bool operator==(const RopeSpec &) const = default;
@@ -62,9 +64,32 @@ TraceTensor attend_to_written(const TraceTensor &q,
 struct PickSpec {
     int layer; // where the indexer keeps its rows
     int n_picked;
-    int n_ctx; // the longest context
+    int n_ctx; // the longest context; the result has as many numbers, or one for each row where tokens share rows
 };
 TraceTensor pick(const TraceTensor &q, const TraceTensor &k, const TraceTensor &weights, PickSpec spec);
+// Compressed attention (DeepSeek-AI 2026; operations/fused/compress.cpp, attend_compressed.cpp): `every` tokens in a row
+// share one row of keys and values, a mean of theirs.  On the CPU only.
+//
+// kv and gate, [tokens, n]: written to a layer of as many numbers in K and in V.  The result has, for the last of every n
+// tokens, the mean of their kv weighed by softmax(gate + bias) for each number, else zeros; bias [every, n].  With
+// `overlaps`, the second halves of rows are the tokens' part in it, and first halves their part in the next n tokens'.
+struct CompressSpec {
+    int layer, every;
+    bool overlaps;
+    WeightRef bias;
+};
+TraceTensor compress(const TraceTensor &kv, const TraceTensor &gate, CompressSpec spec);
+// q [tokens, n_head, head_dim] attends to the last tokens' rows k [tokens, 1, head_dim], which layer `local` keeps, and
+// to earlier tokens' compressed rows, [tokens, head_dim], which layer `compressed` keeps: to all whose tokens have all
+// come, or those picked.  Keys are values.
+struct AttendCompressedSpec {
+    int local, compressed;
+    float scale;
+    WeightRef sinks; // may be null
+    std::optional<TraceTensor> picked = std::nullopt;
+};
+TraceTensor attend_compressed(const TraceTensor &q, const TraceTensor &k, const TraceTensor &compressed,
+                              AttendCompressedSpec spec);
 // Cross attention, from both sides: the encoder's trace writes K and V of the source to a layer
 // (operations/fused/write_source.cpp); in the other trace each row attends to all of them, with attend_to_written.
 void write_source(int layer, const TraceTensor &k, const TraceTensor &v);
@@ -97,6 +122,7 @@ enum class Gating {
     sigmoid, // each score by itself
     softmax_of_chosen, // over the scores of those chosen
     sparse_mixer, // each chosen one over those left whose scores are near its own (Liu et al. 2024)
+    sqrt_softplus, // each score by itself: sqrt(log(1 + exp(score)))
 };
 inline constexpr float mixer_jitter =
     0.01F; // near: within twice this part of the larger of both, as models are trained
@@ -115,6 +141,7 @@ enum class ExpertUnit {
     gated, // activation(gate) * up
     clamped_swiglu, // gpt-oss's
     clipped, // min(activation(gate), limit) * clamp(up, -limit, limit)
+    clamped, // activation(min(gate, limit)) * clamp(up, -limit, limit)
     ungated, // activation(up)
 };
 struct MoeSpec {
@@ -131,6 +158,8 @@ struct MoeWeights {
     WeightRef expert_scale; // [n_expert] multiplies weights; may be null
     WeightRef gate_bias, up_bias, down_bias; // [n_expert, n]; may be null
 };
-TraceTensor moe(const TraceTensor &x, const TraceTensor &scores, MoeWeights weights, MoeSpec spec);
+// `chosen`, [tokens, n_used]: the numbers of each token's experts, instead of those with the best scores.
+TraceTensor moe(const TraceTensor &x, const TraceTensor &scores, MoeWeights weights, MoeSpec spec,
+                const std::optional<TraceTensor> &chosen = std::nullopt);
 
 } // namespace quire

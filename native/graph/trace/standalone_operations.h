@@ -46,6 +46,21 @@ struct PositionScale {
 };
 TraceTensor scale_by_position(const TraceTensor &x, const TraceTensor &positions, PositionScale parameters);
 
+// Hyper-connections (Zhu et al. 2024, with mixing as in Xie et al. 2026; operations/standalone/hyper_connection.cpp): n
+// streams in place of one residual.
+// x [rows, 2 n + n * n] becomes the weights of a layer's input and output and of the mix of streams: sigmoid(a) + eps,
+// 2 * sigmoid(a), and softmax over each row of the matrix, whose columns and rows then are divided by their sums in turn,
+// where a = x * scale + base; scale [3], one number for each of the three, base as long as x.
+struct HyperConnection {
+    int n, iterations;
+    float eps;
+};
+TraceTensor hyper_weights(const TraceTensor &x, WeightRef scale, WeightRef base, HyperConnection parameters);
+// The sum of streams [rows, n, dim] by the first n weights: [rows, dim].
+TraceTensor hyper_input(const TraceTensor &streams, const TraceTensor &weights);
+// Streams after a layer with output y [rows, dim]: stream k is y by its weight, and the sum of streams j by mix[j, k].
+TraceTensor hyper_output(const TraceTensor &streams, const TraceTensor &y, const TraceTensor &weights);
+
 // Operations that carry a state of each sequence from row to row (operations/stateful_operation.h); `place` names it.
 // Depth-wise causal convolution (operations/standalone/conv_state.cpp): x [tokens, channels], weight [channels,
 // kernel], the last tap for the row itself; bias [channels] may be null.  State: [kernel - 1, channels], the oldest

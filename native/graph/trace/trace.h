@@ -54,15 +54,17 @@ class OperationKind {
     // The state of each sequence that it reads and updates.
     virtual std::optional<StatePlace> state() const { return std::nullopt; }
     bool has_state() const { return state().has_value(); }
-    // True if ggml has operators for it on that device.  Asked of operations with state; graphs are asked about the
+    // True if the device can run it.  Operations with state and compressed attention know; graphs are asked about the
     // rest.
     virtual bool runs_on(Device) const { return true; }
     // Rows of a sequence attend to each other both ways.
     virtual bool attends_both_ways() const { return false; }
     // The layer whose cached rows are attended to; -1: none.
     virtual int attended_layer() const { return -1; }
-    // The layer whose cached rows are written or read; -1: none.
-    virtual int cached_layer() const { return attended_layer(); }
+    // The layers whose cached rows are written or read.
+    virtual std::vector<int> cached_layers() const {
+        return attended_layer() < 0 ? std::vector<int>{} : std::vector{attended_layer()};
+    }
     // The trace's hidden state is the input of the output matrix: the product's, or that of an operation that follows
     // it.
     enum class OutputStep { product, follows_product, other };

@@ -13,14 +13,6 @@ namespace {
 
 constexpr int block_tokens = kv_block_tokens;
 
-float from_f16(uint16_t bits) {
-    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000U) << 16, rest = bits & 0x7fffU;
-    // Exponents are counted from 15, here from 127.  This holds for subnormal numbers too, as the product is exact.
-    const float scaled = std::bit_cast<float>(rest << 13) * 0x1p112F;
-    const float value = rest >= 0x7c00U ? std::bit_cast<float>(0x7f800000U | (rest & 0x3ffU) << 13) : scaled;
-    return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
-}
-
 void read_codes(const int8_t *codes, int head_dim, float *keys) {
     float scales[block_tokens];
     std::memcpy(scales, codes + q8_codes_bytes(head_dim, block_tokens), sizeof scales);
@@ -32,6 +24,14 @@ void read_codes(const int8_t *codes, int head_dim, float *keys) {
 }
 
 } // namespace
+
+float from_f16(uint16_t bits) {
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000U) << 16, rest = bits & 0x7fffU;
+    // Exponents are counted from 15, here from 127.  This holds for subnormal numbers too, as the product is exact.
+    const float scaled = std::bit_cast<float>(rest << 13) * 0x1p112F;
+    const float value = rest >= 0x7c00U ? std::bit_cast<float>(0x7f800000U | (rest & 0x3ffU) << 13) : scaled;
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
+}
 
 void read_block_keys(KvType type, const void *block, int head_dim, float *keys) {
     const int n = head_dim * block_tokens;

@@ -12,6 +12,7 @@ namespace quire {
 // over such tokens can be subtracted.
 inline constexpr float not_picked = -1e30F;
 
+float from_f16(uint16_t bits);
 // Keys of a block, of one head: [head_dim, 32], exactly as stored.  `type` is not of 4 or 5 bits.
 void read_block_keys(KvType type, const void *block, int head_dim, float *keys);
 // Scores of a block's 32 tokens for one row: q [n_head, head_dim], weights [n_head].

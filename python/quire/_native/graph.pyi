@@ -56,6 +56,8 @@ class RopeSpec:
         sections: For layout ``"half"``: the number of pairs rotated by the position in time, height and width (M-RoPE,
             Wang et al. 2024); zeros rotate all by the position.
         take_turns: Interleave the sections (Qwen3-VL).
+        inverse: Turn back.
+        behind: Turn by the position that is so many before the row's.
     """
 
     def __init__(
@@ -73,6 +75,8 @@ class RopeSpec:
         factors: Weight | None = None,
         sections: tuple[int, int, int] = (0, 0, 0),
         take_turns: bool = False,
+        inverse: bool = False,
+        behind: int = 0,
     ) -> None: ...
 
 @final
@@ -89,9 +93,12 @@ class CacheSpec:
     """
 
     @staticmethod
-    def latent(*, rank: int, n_rot: int, window: int = 0) -> CacheSpec:
+    def latent(*, rank: int, n_rot: int, window: int = 0, every: int = 1) -> CacheSpec:
         """Return the spec of latent attention: rows of ``rank + n_rot`` numbers, the first ``rank`` of which are the
-        value, too."""
+        value, too.
+
+        ``every``: n tokens share a row (compressed attention); n divides 32 or is a multiple of 32.
+        """
     def __init__(
         self,
         *,
@@ -121,6 +128,9 @@ class CacheSpec:
     def window(self) -> int: ...
     @property
     def chunk(self) -> int: ...
+    @property
+    def every(self) -> int:
+        """The number of tokens that share a row."""
     @property
     def states(self) -> list[tuple[str, int]]: ...
 
@@ -249,6 +259,43 @@ def pick(
         n_ctx: The longest context.
     """
 
+def compress(
+    layer: int, kv: TraceTensor, gate: TraceTensor, bias: Weight, *, every: int, overlaps: bool
+) -> TraceTensor:
+    """Make one row of each ``every`` tokens (DeepSeek-AI 2026): the mean of kv, weighed by ``softmax(gate + bias)``.
+
+    Args:
+        layer: Keeps kv and gate of the last tokens, as K and V of one head, with a window of ``every`` tokens.
+        kv: ``[tokens, n]``.
+        gate: ``[tokens, n]``.
+        bias: ``[every, n]``.
+        every: The number of tokens.
+        overlaps: The second half of rows takes part in the mean, and the first in the next one; the window is twice as
+            long.
+
+    Returns:
+        ``[tokens, n]`` (or half as many numbers): the means in rows of each ``every``-th token, zeros in others.
+    """
+
+def attend_compressed(
+    local: int, compressed: int, q: TraceTensor, k: TraceTensor, rows: TraceTensor, *, scale: float,
+    sinks: Weight | None = None, picked: TraceTensor | None = None,
+) -> TraceTensor:  # fmt: skip
+    """Attend to the last tokens, and to earlier ones by compressed rows; keys are values.
+
+    Args:
+        local: The layer that keeps k, with a window (``CacheSpec.latent``).
+        compressed: The layer that keeps the compressed rows (``CacheSpec.latent`` with ``every``).
+        q: ``[tokens, n_head, head_dim]``.
+        k: ``[tokens, 1, head_dim]``.
+        rows: ``[tokens, head_dim]``, made by ``compress``.
+        sinks: [n_head], extra logits in the softmax.
+        picked: The result of ``pick``, for a layer with ``every``; other compressed rows are not attended to.
+
+    Returns:
+        ``[tokens, n_head, head_dim]``.
+    """
+
 def attend_to_written(
     layer: int, q: TraceTensor, *, scale: float, soft_cap: float = 0.0, sinks: Weight | None = None,
     bias: Weight | None = None,
@@ -296,26 +343,26 @@ class MoeSpec:
 
     Args:
         n_used: The number of experts per token.
-        gating: ``"softmax"`` over all experts, ``"sigmoid"`` of each score, ``"softmax_of_chosen"`` (gpt-oss), or
-            ``"sparse_mixer"``, a softmax for each chosen expert over the remaining ones whose scores are within 2 % of
-            its own (Liu et al. 2024).
+        gating: ``"softmax"`` over all experts, ``"sigmoid"`` of each score, ``"sqrt_softplus"`` of each score (the
+            square root of ``log(1 + exp(score))``), ``"softmax_of_chosen"`` (gpt-oss), or ``"sparse_mixer"``, a softmax
+            for each chosen expert over the remaining ones whose scores are within 2 % of its own (Liu et al. 2024).
         normalize: Divide the weights of the chosen experts by their sum.
         scale: A factor for the weights.
         n_group, n_group_used: Only experts of the ``n_group_used`` best of ``n_group`` groups are chosen.
         group_score: The score of a group.
         unit: ``"gated"`` is ``activation(gate) * up``, ``"clamped_swiglu"`` that of gpt-oss with ``alpha`` and
-            ``limit``, ``"clipped"`` ``min(activation(gate), limit) * clamp(up, -limit, limit)``, ``"ungated"``
-            ``activation(up)``.
+            ``limit``, ``"clipped"`` ``min(activation(gate), limit) * clamp(up, -limit, limit)``, ``"clamped"`` the same
+            with ``activation(min(gate, limit))``, ``"ungated"`` ``activation(up)``.
         is_squared: Square the result of ``"ungated"``.
         weighs_input: Weights multiply the experts' inputs instead of their outputs (Llama 4).
     """
 
     def __init__(
         self, *, n_used: int, activation: Activation = "silu",
-        gating: Literal["softmax", "sigmoid", "softmax_of_chosen", "sparse_mixer"] = "softmax", normalize: bool = True,
-        scale: float = 1.0, n_group: int = 1, n_group_used: int = 1,
+        gating: Literal["softmax", "sigmoid", "softmax_of_chosen", "sparse_mixer", "sqrt_softplus"] = "softmax",
+        normalize: bool = True, scale: float = 1.0, n_group: int = 1, n_group_used: int = 1,
         group_score: Literal["largest", "two_largest"] = "two_largest",
-        unit: Literal["gated", "clamped_swiglu", "clipped", "ungated"] = "gated", is_squared: bool = False,
+        unit: Literal["gated", "clamped_swiglu", "clipped", "clamped", "ungated"] = "gated", is_squared: bool = False,
         alpha: float = 1.702, limit: float = 7.0, weighs_input: bool = False,
     ) -> None: ...  # fmt: skip
 
@@ -332,6 +379,7 @@ def moe(
     gate_bias: Weight | None = None,
     up_bias: Weight | None = None,
     down_bias: Weight | None = None,
+    chosen: TraceTensor | None = None,
 ) -> TraceTensor:
     """Apply a mixture of experts.
 
@@ -343,6 +391,7 @@ def moe(
         selection_bias: ``[n_expert]``, added to the scores for choosing experts, but not to their weights.
         expert_scale: ``[n_expert]``, factors for the weights.
         gate_bias, up_bias, down_bias: ``[n_expert, n_out]``.
+        chosen: ``[tokens, n_used]``, the numbers of each token's experts, instead of those with the best scores.
     """
 
 @final
@@ -665,6 +714,23 @@ def conv_state(
 
     Its last ``kernel - 1`` inputs are the state with index ``state`` in the layer's ``CacheSpec``, of
     ``(kernel - 1) * channels`` numbers.
+    """
+
+def hyper_weights(x: TraceTensor, scale: Weight, base: Weight, *, n: int, iterations: int, eps: float) -> TraceTensor:
+    """Return the weights of hyper-connections with ``n`` streams (Xie et al. 2026), from ``x [rows, 2 n + n * n]``.
+
+    With ``a = x * scale + base``, where the three parts have a number of ``scale [3]`` each: ``sigmoid(a) + eps`` of a
+    layer's input, ``2 * sigmoid(a)`` of its output, and the mix of streams ``[n, n]``: softmax over rows, plus ``eps``;
+    then columns, and rows and columns again (``iterations`` times in all), are divided by their sums.
+    """
+
+def hyper_input(streams: TraceTensor, weights: TraceTensor) -> TraceTensor:
+    """Return the sum of ``streams [rows, n, dim]`` by the first ``n`` of ``weights``: ``[rows, dim]``."""
+
+def hyper_output(streams: TraceTensor, y: TraceTensor, weights: TraceTensor) -> TraceTensor:
+    """Return the streams after a layer with output ``y [rows, dim]``, by ``weights`` of ``hyper_weights``.
+
+    Stream k becomes y times its weight, plus the sum of streams j by ``mix[j, k]``.
     """
 
 def token_shift(x: TraceTensor, *, layer: int, state: int) -> TraceTensor:

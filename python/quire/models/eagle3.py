@@ -157,7 +157,7 @@ def _tokens(weights: Weights, n_known: int, n_vocab: int) -> tuple[int, ...]:
         if n_known != n_vocab:
             raise LoadError(f"[eagle3] tensor 'd2t' is missing: the head has {n_known} of the model's {n_vocab} tokens")
         return ()
-    tokens = tuple(weights.whole_numbers("d2t", n_known).tolist())
+    tokens = tuple(weights.whole_numbers("d2t", (n_known,)).tolist())
     if len(set(tokens)) != n_known or not 0 <= min(tokens) <= max(tokens) < n_vocab:
         raise LoadError(f"[eagle3] invalid 'd2t': expected distinct tokens below {n_vocab}")
     return tokens

@@ -17,8 +17,9 @@ from .weights import Weights
 if TYPE_CHECKING:
     from .._native.graph import Activation
 
-Gating = Literal["softmax", "sigmoid", "softmax_of_chosen"]
-GATINGS: dict[int, Gating] = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}  # values of expert_gating_func
+Gating = Literal["softmax", "sigmoid", "softmax_of_chosen", "sqrt_softplus"]
+# Values of expert_gating_func.
+GATINGS: dict[int, Gating] = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen", 4: "sqrt_softplus"}
 ROUTING = ("expert_gating_func", "expert_weights_norm", "expert_weights_scale")
 MAX_EXPERTS, MAX_FFN_DIM = 4096, 1 << 20
 
@@ -71,7 +72,7 @@ class ExpertConfig:
                 keys.only(key, *fixed[key])
         number = keys.integer("expert_gating_func", number)
         if number not in GATINGS:
-            raise UnsupportedError(f"[{keys.arch}] unsupported expert_gating_func {number}: expected 1 to 3")
+            raise UnsupportedError(f"[{keys.arch}] unsupported expert_gating_func {number}: expected 1 to 4")
         sizes = {"default": ffn_dim} if ffn_dim else {}
         if not grouped:
             keys.only("expert_group_count", 0, 1)

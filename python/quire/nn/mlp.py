@@ -71,7 +71,8 @@ class MLP:
 class MoE:
     """A mixture of experts: each token goes through its best few of ``n_expert`` MLPs.
 
-    ``gated``: experts have a gate.  ``biases``: router and experts have biases.
+    ``gated``: experts have a gate.  ``biases``: router and experts have biases.  ``ranks``: false where the caller
+    chooses experts.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class MoE:
         *,
         gated: bool = True,
         biases: bool = False,
+        ranks: bool = True,
     ) -> None:
         self.router = weights.linear("ffn_gate_inp", dim, n_expert, bias=biases)
         self.gate: Weight | None
@@ -99,10 +101,11 @@ class MoE:
         self.down_bias = weights.tensor("ffn_down_exps.bias", (n_expert, dim), vector=True) if biases else None
         # Added to the scores when experts are chosen (Wang et al. 2024); a few files name it without ".bias".
         bias = "exp_probs_b" if weights.has("exp_probs_b") else "exp_probs_b.bias"
-        self.selection_bias = weights.tensor(bias, (n_expert,), vector=True) if weights.has(bias) else None
+        self.selection_bias = weights.tensor(bias, (n_expert,), vector=True) if ranks and weights.has(bias) else None
         self.spec = spec
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, chosen: Tensor | None = None) -> Tensor:
+        """``chosen [tokens, n_used]``: numbers of the experts, instead of those with the best scores."""
         return graph.moe(
             x,
             self.router(x),
@@ -114,4 +117,5 @@ class MoE:
             gate_bias=self.gate_bias,
             up_bias=self.up_bias,
             down_bias=self.down_bias,
+            chosen=chosen,
         )

@@ -143,19 +143,30 @@ class Weights:
         self.tensor(name, shape, vector=True)
         return np.array(self._reader.tensor(self._prefix + name).numpy(), np.float32)
 
-    def whole_numbers(self, name: str, n: int) -> npt.NDArray[np.int64]:
-        """Take a tensor of ``n`` integers and return its values."""
+    def whole_numbers(self, name: str, shape: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Take a tensor of integers and return its values."""
         import numpy as np
 
         full = self._prefix + name
         info = self._reader.tensor_info(full)
-        if info.shape != (n,) or str(info.dtype) not in _WHOLE:
+        if info.shape != tuple(shape) or str(info.dtype) not in _WHOLE:
             raise LoadError(
-                f"[weights] tensor '{full}' is {list(info.shape)} of {info.dtype}: expected [{n}] of i32 or i64"
+                f"[weights] tensor '{full}' is {list(info.shape)} of {info.dtype}: expected {list(shape)} of i32 or i64"
             )
         tensor = self._reader.tensor(full)
         self._taken[full] = Weight(full, tensor)
         return np.array(tensor.numpy(), np.int64)
+
+    def grouped(self, name: str, shape: tuple[int, int, int]) -> Weight:
+        """Take a matrix of each group, ``[n, n_out, n_in]``, which files store below each other or as they are."""
+        n, n_out, n_in = shape
+        if self.shape(name) == shape:
+            return self.tensor(name, shape)
+        whole = self.tensor(name, (n * n_out, n_in))
+        stored = self._reader.tensor(whole.name)
+        tensor = Tensor.empty(stored.dtype, shape)
+        tensor.numpy().view("u1").reshape(-1)[:] = stored.numpy().view("u1").reshape(-1)
+        return Weight(whole.name, self._place(tensor))
 
     def dequantized(self, name: str, shape: Sequence[int]) -> npt.NDArray[np.float32 | np.float16]:
         """Take a matrix and return its values, to reorder them: f32 if the file stores f32, else f16."""

@@ -45,6 +45,7 @@ _KEPT_PARTS = (
 )  # fmt: skip
 _KEPT_NAMES = ("position_embd.weight", "token_types.weight")
 _KEPT_BY_ARCHITECTURE = {
+    "deepseek4": ("hc_", "_compressor_ape", "indexer_compressor_gate"),
     "glm5-next": (
         "hc_", "indexer.attn_q_b", "indexer.attn_k", "indexer.proj", "indexer_compressor_gate",
         "indexer_compressor_ape",

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from .._native import graph
 from .._native.core import DType
 from .._native.graph import CacheSpec, MoeSpec, RopeSpec, TraceTensor
 from .bench import BLOCKS, FAR_BLOCK, Bench
 
-__all__ = ["OPERATIONS", "OperationCase"]
+__all__ = ["CPU_ONLY", "OPERATIONS", "OperationCase"]
 
 # Tolerances of deviations.  Devices multiply in FP16, or in 8 bits if a weight is quantized, and so does the CPU.  Two
 # products in a row round twice.
 ELEMENTS, PRODUCTS, QUANTIZED, CHAINED = 1e-3, 5e-3, 2.5e-2, 4e-2
 Build = Callable[[Bench], TraceTensor]
 _ROWS = CacheSpec(n_kv_head=2, head_dim=64)
+CPU_ONLY = {"compress", "attend_compressed"}  # operations that no device has
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def _moe(
 
         gate = None if unit == "ungated" else matrix(96, 64)
         up, down = matrix(96, 64), matrix(64, 96)
-        biases = (
+        biases: dict[str, Any] = (
             {name: bench.weight(6, n) for name, n in (("gate_bias", 96), ("up_bias", 96), ("down_bias", 64))}
             if bias
             else {}
@@ -203,6 +205,8 @@ _FUSED = [
     OperationCase("rope", _rope("half"), variant="half"),
     OperationCase("rope", _rope("interleaved"), variant="interleaved"),
     OperationCase("rope", _rope("half", freq_scale=0.25, ext_factor=1.0, n_ctx_orig=64), variant="yarn"),
+    OperationCase("rope", _rope("interleaved", inverse=True), variant="inverse"),
+    OperationCase("rope", _rope("interleaved", behind=3), variant="behind"),
     OperationCase("attend", _attend(), PRODUCTS, (_ROWS,)),
     OperationCase("attend", _attend(), PRODUCTS, (CacheSpec(n_kv_head=2, head_dim=64, window=3),), "window"),
     OperationCase("attend", _attend(soft_cap=2.0), PRODUCTS, (_ROWS,), "soft cap"),
@@ -236,10 +240,19 @@ _FUSED = [
     OperationCase("moe", _moe(gating="sigmoid", scale=2.0), PRODUCTS, variant="sigmoid"),
     OperationCase("moe", _moe("clamped_swiglu", "softmax_of_chosen", bias=True), PRODUCTS, variant="clamped_swiglu"),
     OperationCase("moe", _moe("ungated", activation="relu", is_squared=True), PRODUCTS, variant="ungated"),
+    OperationCase("moe", _moe("clamped", "sqrt_softplus"), PRODUCTS, variant="clamped"),
     OperationCase("moe", _moe(dtype="q8_0"), QUANTIZED, variant="q8_0"),
 ]  # fmt: skip
 
+
+def _hyper_weights(bench: Bench) -> TraceTensor:
+    return graph.hyper_weights(bench.value(24), bench.weight(3), bench.weight(24), n=4, iterations=20, eps=1e-6)
+
+
 _STANDALONE = [
+    OperationCase("hyper_weights", _hyper_weights),
+    OperationCase("hyper_input", lambda b: graph.hyper_input(b.value(4, 32), b.value(24))),
+    OperationCase("hyper_output", lambda b: graph.hyper_output(b.value(4, 32), b.value(32), b.value(24))),
     *map(_of_one, ("sigmoid", "softplus", "tanh", "exp", "relu_squared", "quick_gelu", "negate")),
     _of_one("clamp", low=-0.5, high=1.0),
     _of_one("xielu", alpha_p=0.8, alpha_n=1.3, beta=0.5, eps=-1e-6),

@@ -129,6 +129,8 @@ TraceTensor attend_latent(const TraceTensor &q, const TraceTensor &k, AttendSpec
     if (k.shape().rest != wanted || q.shape().rest[1] != kept.head_dim)
         throw ShapeError("attend", cat("q and k ", shape_text(q.shape()), ", ", shape_text(k.shape()),
                                        " do not fit the rows of layer ", spec.layer, ": ", kept.head_dim, " numbers"));
+    if (kept.every != 1)
+        throw ShapeError("attend", cat("layer ", spec.layer, " keeps compressed rows: use attend_compressed"));
     expect_spec(spec, n_head);
     q.tracer->mark_written(spec.layer);
     return recorded({q, k}, std::move(spec), n_head, kept.v_head_dim);

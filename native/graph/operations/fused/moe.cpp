@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-// Inputs: x, the router's scores.
+// Inputs: x, the router's scores, and perhaps the experts that are chosen.
 class Moe : public OperationKind {
   public:
     Moe(MoeWeights weights, MoeSpec spec) : weights_(std::move(weights)), spec_(spec) {}
@@ -77,16 +77,19 @@ ggml_tensor *parts_of_near(ggml_context *ctx, ggml_tensor *scores, ggml_tensor *
     return parts;
 }
 
-ExpertChoice choose(const StockParts &p, ggml_tensor *scores, const MoeWeights &w, const Routing &routing) {
+ExpertChoice choose(const StockParts &p, const MoeWeights &w, const Routing &routing) {
     ggml_context *ctx = p.context;
+    ggml_tensor *scores = p.inputs[1];
     const int64_t n_expert = scores->ne[0], n_tokens = scores->ne[1];
-    ggml_tensor *odds = routing.gating == Gating::softmax   ? ggml_soft_max(ctx, scores)
-                        : routing.gating == Gating::sigmoid ? ggml_sigmoid(ctx, scores)
-                                                            : scores;
+    ggml_tensor *odds = routing.gating == Gating::softmax         ? ggml_soft_max(ctx, scores)
+                        : routing.gating == Gating::sigmoid       ? ggml_sigmoid(ctx, scores)
+                        : routing.gating == Gating::sqrt_softplus ? ggml_sqrt(ctx, ggml_softplus(ctx, scores))
+                                                                  : scores;
     ggml_tensor *ranked = w.selection_bias ? ggml_add(ctx, odds, p.weight(w.selection_bias)) : odds;
     if (ranks_by_scores(w, routing)) ranked = scores;
     if (routing.n_group > 1) ranked = in_best_groups(ctx, ranked, routing);
-    ggml_tensor *experts = ggml_argsort_top_k(ctx, ranked, routing.n_used);
+    ggml_tensor *experts = p.inputs.size() > 2 ? ggml_cast(ctx, p.inputs[2], GGML_TYPE_I32)
+                                               : ggml_argsort_top_k(ctx, ranked, routing.n_used);
     auto of_chosen = [&](ggml_tensor *all) {
         ggml_tensor *rows = ggml_get_rows(ctx, all, experts);
         return ggml_reshape_2d(ctx, rows, routing.n_used, n_tokens);
@@ -115,7 +118,7 @@ ggml_tensor *Moe::lower(const StockParts &p) const {
     ggml_context *ctx = p.context;
     ggml_tensor *x = p.inputs[0];
     const int64_t dim = x->ne[0], n_tokens = x->ne[1], n_used = spec_.routing.n_used;
-    auto [experts, weights] = choose(p, p.inputs[1], weights_, spec_.routing);
+    auto [experts, weights] = choose(p, weights_, spec_.routing);
     if (p.graph != nullptr)
         ggml_build_forward_expand(p.graph->out.graph, weights); // before the products, with its choice
     ggml_tensor *each = ggml_reshape_3d(ctx, x, dim, 1, n_tokens);
@@ -133,6 +136,9 @@ ggml_tensor *Moe::lower(const StockParts &p) const {
         ggml_tensor *gate = product(weights_.gate, weights_.gate_bias, each);
         if (spec_.unit == ExpertUnit::gated) inner = stock_gate(ctx, gate, up, spec_.activation);
         if (spec_.unit == ExpertUnit::clamped_swiglu) inner = ggml_swiglu_oai(ctx, gate, up, spec_.alpha, spec_.limit);
+        if (spec_.unit == ExpertUnit::clamped)
+            inner = stock_gate(ctx, ggml_clamp(ctx, gate, -INFINITY, spec_.limit),
+                               ggml_clamp(ctx, up, -spec_.limit, spec_.limit), spec_.activation);
         if (spec_.unit == ExpertUnit::clipped)
             inner =
                 ggml_mul(ctx, ggml_clamp(ctx, stock_activation(ctx, gate, spec_.activation), -INFINITY, spec_.limit),
@@ -158,6 +164,7 @@ void Moe::add_nodes(CpuLowering &lowering, int i) const {
     MoeNode::Values v{};
     v.x = lowering.value(lowering.input(i));
     v.scores = lowering.value(lowering.input(i, 1));
+    if (lowering.n_inputs(i) > 2) v.chosen = lowering.value(lowering.input(i, 2));
     v.for_up = rows(up->x_row_bytes());
     v.up = v.gate = rows(up->n_out * float_bytes);
     v.for_gate = v.for_up;
@@ -168,8 +175,9 @@ void Moe::add_nodes(CpuLowering &lowering, int i) const {
     v.rounded = rows(down->x_row_bytes());
     v.down = rows(down->n_out * float_bytes);
     v.out = lowering.new_value(i);
-    lowering.program().add(std::make_unique<MoeNode>(weights_, spec_, experts, v),
-                           {v.x, v.scores, v.for_gate, v.for_up, v.gate, v.up, v.rounded, v.down, v.out});
+    std::vector<CpuValue *> values{v.x, v.scores, v.for_gate, v.for_up, v.gate, v.up, v.rounded, v.down, v.out};
+    if (v.chosen != nullptr) values.push_back(v.chosen);
+    lowering.program().add(std::make_unique<MoeNode>(weights_, spec_, experts, v), values);
 }
 
 namespace {
@@ -210,7 +218,8 @@ void expect_experts(const MoeWeights &weights, const MoeSpec &spec, int64_t dim)
 
 } // namespace
 
-TraceTensor moe(const TraceTensor &x, const TraceTensor &scores, MoeWeights weights, MoeSpec spec) {
+TraceTensor moe(const TraceTensor &x, const TraceTensor &scores, MoeWeights weights, MoeSpec spec,
+                const std::optional<TraceTensor> &chosen) {
     expect_rank("moe", "x", x, 1);
     const Shape &up = weights.up->tensor.shape();
     if (up.size() != 3)
@@ -220,7 +229,16 @@ TraceTensor moe(const TraceTensor &x, const TraceTensor &scores, MoeWeights weig
             "moe", cat("scores are ", shape_text(scores.shape()), ": expected one for each of ", up[0], " experts"));
     expect_experts(weights, spec, x.shape().rest[0]);
     expect_routing(spec.routing, up[0]);
-    return x.tracer->record(std::make_shared<Moe>(std::move(weights), spec), {x, scores}, x.shape());
+    std::vector<TraceTensor> inputs{x, scores};
+    if (chosen) {
+        if (!(chosen->shape() == TraceShape{x.shape().lead, {spec.routing.n_used}}))
+            throw ShapeError("moe", cat("chosen experts are ", shape_text(chosen->shape()), ": expected ",
+                                        spec.routing.n_used, " for each token"));
+        if (spec.routing.gating == Gating::sparse_mixer)
+            throw ShapeError("moe", "a sparse mixer cannot have chosen experts");
+        inputs.push_back(*chosen);
+    }
+    return x.tracer->record(std::make_shared<Moe>(std::move(weights), spec), inputs, x.shape());
 }
 
 } // namespace quire

@@ -42,6 +42,8 @@ void MoeNode::rank(const float *scores, std::vector<float> &odds, std::vector<fl
     if (routing_.gating == Gating::softmax) to_softmax(odds.data(), n);
     if (routing_.gating == Gating::sigmoid)
         for (float &x : odds) x = 1.0F / (1.0F + std::exp(-x));
+    if (routing_.gating == Gating::sqrt_softplus)
+        for (float &x : odds) x = std::sqrt(std::max(x, 0.0F) + std::log1p(std::exp(-std::abs(x))));
     ranked = odds;
     if (ranks_by_scores(weights_, routing_)) ranked.assign(scores, scores + n);
     if (const float *bias = weight_floats(weights_.selection_bias))
@@ -74,9 +76,13 @@ void MoeNode::choose(int row) {
     const size_t n = experts_.up.size(), used = static_cast<size_t>(routing_.n_used);
     rank(values_.scores->floats() + static_cast<size_t>(row) * n, odds, ranked);
     Choice *choices = choices_.data() + static_cast<size_t>(row) * used;
+    const float *chosen =
+        values_.chosen == nullptr ? nullptr : values_.chosen->floats() + static_cast<size_t>(row) * used;
     weights.clear();
     for (size_t u = 0; u < used; ++u) {
-        const auto best = static_cast<size_t>(std::max_element(ranked.begin(), ranked.end()) - ranked.begin());
+        const auto best = chosen != nullptr
+                              ? static_cast<size_t>(chosen[u])
+                              : static_cast<size_t>(std::max_element(ranked.begin(), ranked.end()) - ranked.begin());
         choices[u] = {static_cast<int>(best), 0, 0.0F};
         weights.push_back(routing_.gating == Gating::sparse_mixer ? part_of_near(ranked, ranked[best]) : odds[best]);
         ranked[best] = -std::numeric_limits<float>::infinity();
@@ -166,6 +172,11 @@ void MoeNode::apply_unit(const RowKernels &kernels, int64_t place) const {
         const float *up = values_.up->floats() + place * n;
         for (int64_t i = 0; i < n; ++i)
             gate[i] = std::min(gate[i], spec_.limit) * std::clamp(up[i], -spec_.limit, spec_.limit);
+    } else if (spec_.unit == ExpertUnit::clamped) {
+        const float *up = values_.up->floats() + place * n;
+        for (int64_t i = 0; i < n; ++i) gate[i] = std::min(gate[i], spec_.limit);
+        kernels.activate(spec_.activation, gate, gate, n);
+        for (int64_t i = 0; i < n; ++i) gate[i] *= std::clamp(up[i], -spec_.limit, spec_.limit);
     } else if (spec_.unit == ExpertUnit::clamped_swiglu) {
         const float *up = values_.up->floats() + place * n;
         for (int64_t i = 0; i < n; ++i) {

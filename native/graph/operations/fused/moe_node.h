@@ -24,6 +24,7 @@ class MoeNode : public CpuNode {
   public:
     struct Values {
         CpuValue *x, *scores;   // [dim], [n_expert]: the router's
+        CpuValue *chosen;       // [n_used] numbers of experts; null: those with the best scores
         CpuValue *for_up;       // x in the form that `up` wants, gathered, [n_used] per token
         CpuValue *for_gate;     // also for_up where `gate` wants that form too
         CpuValue *gate, *up;    // [n_used][ffn]; one value where there is no gate.  `gate` gets what goes to `down`

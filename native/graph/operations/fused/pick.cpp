@@ -4,6 +4,7 @@
 #include "core/poison.h"
 #include "graph/cpu/cpu_lowering.h"
 #include "graph/operations/fused/attention_nodes.h"
+#include "graph/operations/fused/paged_rows.h"
 #include "graph/stock/stock_attention.h"
 #include "graph/trace/shape_checks.h"
 #include "kernels/attention/index_scores.h"
@@ -17,7 +18,7 @@ class Pick : public OperationKind {
     explicit Pick(PickSpec spec) : spec_(spec) {}
     std::string describe() const override { return cat("pick layer ", spec_.layer); }
     size_t n_tensors() const override { return 120; } // two parts
-    int cached_layer() const override { return spec_.layer; }
+    std::vector<int> cached_layers() const override { return {spec_.layer}; }
     ggml_tensor *lower(const StockParts &parts) const override {
         return stock_pick(parts, {spec_.layer, spec_.n_picked});
     }
@@ -138,6 +139,7 @@ TraceTensor pick(const TraceTensor &q, const TraceTensor &k, const TraceTensor &
     if (spec.n_picked < 1 || spec.n_ctx < 1)
         throw ShapeError("pick", cat("n_picked ", spec.n_picked, " and n_ctx ", spec.n_ctx, ": expected 1 or more"));
     q.tracer->mark_written(spec.layer);
+    if (kept.every > 1) return pick_compressed(q, k, weights, spec);
     return q.tracer->record(std::make_shared<Pick>(spec), {q, k, weights}, {Lead::tokens, {spec.n_ctx}});
 }
 

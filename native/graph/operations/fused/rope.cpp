@@ -46,6 +46,8 @@ TraceTensor rope(const TraceTensor &x, const TraceTensor &positions, RopeSpec sp
     expect_positive("rope", "freq_scale", spec.freq_scale);
     expect_f32("rope", spec.factors, {spec.n_dims / 2});
     expect_sections(spec);
+    if (spec.has_sections() && (spec.inverse || spec.behind != 0))
+        throw ShapeError("rope", "sections cannot turn back, or by an earlier position");
     return x.tracer->record(std::make_shared<Rope>(std::move(spec)), {x, positions}, x.shape());
 }
 
@@ -63,9 +65,15 @@ ggml_tensor *Rope::lower(const StockParts &p) const {
                                spec_.freq_base, spec_.freq_scale, spec_.ext_factor, spec_.attn_factor, spec_.beta_fast,
                                spec_.beta_slow);
     }
-    return ggml_rope_ext(p.context, p.inputs[0], p.inputs[1], factors, spec_.n_dims, mode, spec_.n_ctx_orig,
-                         spec_.freq_base, spec_.freq_scale, spec_.ext_factor, spec_.attn_factor, spec_.beta_fast,
-                         spec_.beta_slow);
+    ggml_tensor *positions = p.inputs[1];
+    if (spec_.behind != 0) {
+        positions = ggml_cast(p.context, positions, GGML_TYPE_F32);
+        positions = ggml_scale_bias(p.context, positions, 1.0F, -static_cast<float>(spec_.behind));
+        positions = ggml_cast(p.context, positions, GGML_TYPE_I32);
+    }
+    const auto turn = spec_.inverse ? ggml_rope_ext_back : ggml_rope_ext;
+    return turn(p.context, p.inputs[0], positions, factors, spec_.n_dims, mode, spec_.n_ctx_orig, spec_.freq_base,
+                spec_.freq_scale, spec_.ext_factor, spec_.attn_factor, spec_.beta_fast, spec_.beta_slow);
 }
 
 namespace {
@@ -77,13 +85,13 @@ class RotationTableNode : public CpuNode {
     void run(const CpuRun &run) override {
         const int64_t n = out_->n_floats();
         run.team.for_each(run.n(Lead::tokens), rows_together(n * 16), [&](int row) {
-            fill(places_of(run.batch, static_cast<size_t>(row)), out_->floats() + row * n);
+            fill(places_of(run.batch, static_cast<size_t>(row), spec_.behind), out_->floats() + row * n);
         });
     }
 
   private:
     using Places = std::array<float, 3>; // by axis
-    static Places places_of(const StepBatch &batch, size_t row);
+    static Places places_of(const StepBatch &batch, size_t row, int behind);
     void fill(const Places &places, float *row) const;
     RopeSpec spec_;
     std::vector<size_t> axes_;                 // by pair
@@ -115,11 +123,12 @@ RotationTableNode::RotationTableNode(const RopeSpec &spec, CpuValue *out)
     }
 }
 
-RotationTableNode::Places RotationTableNode::places_of(const StepBatch &batch, size_t row) {
+RotationTableNode::Places RotationTableNode::places_of(const StepBatch &batch, size_t row, int behind) {
     const size_t n = batch.positions.size();
     Places places{};
     for (size_t axis = 0; axis < places.size(); ++axis)
-        places[axis] = static_cast<float>(batch.axes.empty() ? batch.positions[row] : batch.axes[axis * n + row]);
+        places[axis] =
+            static_cast<float>((batch.axes.empty() ? batch.positions[row] : batch.axes[axis * n + row]) - behind);
     return places;
 }
 
@@ -131,7 +140,7 @@ void RotationTableNode::fill(const Places &places, float *row) const {
         const auto at = static_cast<size_t>(i);
         const float full = places[axes_[at]] * frequencies_[at], scaled = full * spec_.freq_scale;
         const float angle = stretch_[at] == 0 ? scaled : scaled * (1 - stretch_[at]) + full * stretch_[at];
-        const float cosine = std::cos(angle) * magnitude_, sine = std::sin(angle) * magnitude_;
+        const float cosine = std::cos(angle) * magnitude_, sine = std::sin(spec_.inverse ? -angle : angle) * magnitude_;
         const int first = half ? i : 2 * i, second = half ? i + pairs : 2 * i + 1;
         cosines[first] = cosines[second] = cosine;
         sines[first] = -sine;

@@ -43,7 +43,7 @@ class WriteSource : public OperationKind {
     explicit WriteSource(int layer) : layer_(layer) {}
     std::string describe() const override { return cat("write_source layer ", layer_); }
     size_t n_tensors() const override { return 16; }
-    int cached_layer() const override { return layer_; }
+    std::vector<int> cached_layers() const override { return {layer_}; }
     ggml_tensor *lower(const StockParts &parts) const override;
     void add_nodes(CpuLowering &lowering, int i) const override;
 

@@ -242,7 +242,7 @@ class _Conversion:
         if target.name in self.packed:
             return DType(self.packed[target.name].dtype)
         if target.made is not None and target.made.dtype.kind == "i":
-            return DType("i64")
+            return DType(f"i{8 * target.made.dtype.itemsize}")
         of_library = {
             self.checkpoint.matrices[name].dtype for name in target.sources if name in self.checkpoint.matrices
         }

@@ -62,7 +62,7 @@ def rope_keys(config: Fields, theta: float = 10000.0, *, truncate: bool = True) 
         yield "rope.scaling.type", "string", "linear"
         yield "rope.scaling.factor", "f32", rope.number("factor")
     elif kind == "yarn":
-        yield from _yarn_keys(config, rope, truncate)
+        yield from yarn_keys(config, rope, truncate)
     elif kind == "llama3":
         _llama3_fields(rope)
     elif kind == "dynamic":
@@ -124,7 +124,7 @@ def mrope_keys(theta: float, default: Sequence[int] = ()) -> Callable[[Fields], 
     return keys
 
 
-def _yarn_keys(config: Fields, rope: Fields, truncate: bool) -> Iterator[Entry]:
+def yarn_keys(config: Fields, rope: Fields, truncate: bool = True) -> Iterator[Entry]:
     if rope.flag("truncate", True) != truncate:
         raise UnsupportedError(f"[convert] unsupported YaRN with truncate={not truncate}")
     factor = rope.number("factor")

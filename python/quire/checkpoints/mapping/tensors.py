@@ -19,7 +19,8 @@ SUFFIXES = ("", ".weight", ".bias")
 KEPT_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "ssm_conv1d_q.weight",
             "ssm_conv1d_k.weight", "ssm_conv1d_v.weight", "shortconv.conv.weight", "position_embd.weight",
             "token_types.weight", "attn_rel_b.weight", "time_mix_lerp_fused.weight", "time_mix_first.weight",
-            "ssm_a", "ssm_d", ".bias", "a.conv1d.0.weight", "a.conv1d.1.weight", "conv_dw.weight")  # fmt: skip
+            "ssm_a", "ssm_d", ".bias", "a.conv1d.0.weight", "a.conv1d.1.weight", "conv_dw.weight",
+            "hc_attn_fn.weight", "hc_ffn_fn.weight", "output_hc_fn.weight", "compressor_ape.weight")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,9 @@ class Target:
     sources: tuple[str, ...]
     change: Change | None = None
     stacked: bool = False  # along a new first dimension
-    made: Array | npt.NDArray[np.int64] | None = None  # computed values, which replace the sources
+    made: Array | npt.NDArray[np.int64] | npt.NDArray[np.int32] | None = (
+        None  # computed values, which replace the sources
+    )
     packing: MXFP4 | None = None  # the sources are the parts of a quantized matrix that is copied
 
     @property
