@@ -607,6 +607,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 # Keys of the next test that an architecture computes.
 HONOURED = {
     ("hunyuan_vl", "rope.scaling.alpha"),
+    ("aria", "attention.scale"),
     *((name, key) for name in ("granite", "granite_swa", "bamba") for key in ("logit_scale", "attention.scale")),
     *(
         (name, "nextn_predict_layers")

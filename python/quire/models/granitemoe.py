@@ -6,15 +6,19 @@ from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     SILU,
+    Array,
+    Change,
     Checkpoint,
+    Fields,
     Key,
+    computed,
     factor,
     half,
     interleaved,
     tensor,
     u32,
 )
-from ..errors import LoadError
+from ..errors import LoadError, UnsupportedError
 from ..nn import (
     ExpertConfig,
     Keys,
@@ -106,6 +110,27 @@ _TENSORS = {
     "blk.{i}.ffn_up_exps": tensor(f"{_MOE}.input_linear", change=half(1)),
     "blk.{i}.ffn_down_exps": f"{_MOE}.output_linear",
 }
+
+
+def turned(which: int | None = None) -> Change:
+    """Transpose each expert's matrix, or that of its first (0) or second (1) half of columns."""
+
+    def change(x: Array, config: Fields) -> Array:
+        n = x.shape[-1] // 2
+        part = x if which is None else x[..., which * n : (which + 1) * n]
+        transposed: Array = part.swapaxes(-1, -2).copy()
+        return transposed
+
+    return change
+
+
+def _without_biases(config: Fields) -> None:
+    for name in ("attention_bias", "mlp_bias"):
+        if config.flag(name, False):
+            raise UnsupportedError(f"[convert] unsupported '{name}': true")
+
+
+_ARIA = f"{_LAYER}.mlp"
 HF = {
     "GraniteMoeForCausalLM": Checkpoint(
         "granitemoe", _KEYS, _TENSORS, fixed={"hidden_act": SILU}, unused=("attention_bias",)
@@ -121,5 +146,29 @@ HF = {
         },
         fixed={"hidden_act": SILU},
         unused=("attention_bias",),
+    ),
+    # Aria (Rhymes AI 2024): no multipliers
+    "AriaTextForCausalLM": Checkpoint(
+        "granitemoe",
+        {
+            **DECODER_KEYS,
+            "logit_scale": computed("f32", lambda config: 1.0),
+            "expert_count": u32("moe_num_experts", default=8),
+            "expert_used_count": u32("moe_topk", default=2),
+            "expert_shared_feed_forward_length": computed(
+                "u32",
+                lambda config: config.integer("moe_num_shared_experts", 2) * config.integer("intermediate_size", 4096),
+            ),
+        },
+        {
+            **_TENSORS,
+            "blk.{i}.ffn_gate_inp": f"{_ARIA}.router",
+            "blk.{i}.ffn_gate_exps": tensor(f"{_ARIA}.experts.fc1", change=turned(0)),
+            "blk.{i}.ffn_up_exps": tensor(f"{_ARIA}.experts.fc1", change=turned(1)),
+            "blk.{i}.ffn_down_exps": tensor(f"{_ARIA}.experts.fc2", change=turned()),
+            **{f"blk.{{i}}.ffn_{one}_shexp": f"{_ARIA}.shared_experts.{one}_proj" for one in ("gate", "up", "down")},
+        },
+        fixed={"hidden_act": SILU},
+        checks=(_without_biases,),
     ),
 }
