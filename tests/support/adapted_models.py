@@ -332,6 +332,24 @@ class Sandwich(LlamaDecoderLayer):
         return x + self.post_attention_layernorm_2(self.mlp(self.post_attention_layernorm(x)))
 
 
+class SideBySide(LlamaDecoderLayer):
+    """A layer whose attention and MLP have the same input."""
+
+    def __init__(self, own: Any, i: int) -> None:
+        super().__init__(own, i)
+        self.post_attention_layernorm = torch.nn.Identity()
+
+    def forward(self, hidden_states: torch.Tensor, **more: Any) -> torch.Tensor:
+        y = self.input_layernorm(hidden_states)
+        return hidden_states + self.self_attn(hidden_states=y, **more)[0] + self.mlp(y)
+
+
+def with_parallel_layers(model: Any, config: Config) -> None:
+    """PLaMo: attention and MLP in parallel."""
+    for i in range(len(model.model.layers)):
+        model.model.layers[i] = SideBySide(model.config, i)
+
+
 def with_passes_of_sandwiches(model: Any, config: Config) -> None:
     """Ouro: the layers have norms after attention and MLP, and run several times."""
     for i in range(len(model.model.layers)):
@@ -386,6 +404,7 @@ def with_projected_tokens(model: Any, config: Config) -> None:
 ADAPTED: dict[str, Callable[[Any, Config], None]] = {
     "ArcticForCausalLM": with_experts_beside,
     "NanbeigeForCausalLM": with_passes,
+    "PlamoForCausalLM": with_parallel_layers,
     "OuroForCausalLM": with_passes_of_sandwiches,
     "TeleChat2ForCausalLM": with_biases_of_outputs,
     "PLMForCausalLM": without_gates,

@@ -374,6 +374,25 @@ def jina_bert_v2(config: Config, tensors: Tensors) -> Tensors:
     return out
 
 
+def plamo_config(config: Config) -> dict[str, object]:
+    return {
+        **llama_config(config),
+        "num_key_value_heads": number(config, "num_attention_heads") // number(config, "n_shared_head"),
+    }
+
+
+def plamo(config: Config, tensors: Tensors) -> Tensors:
+    """Put the heads of q that share one of k apart, as tiles."""
+    n_head, n_shared, out = number(config, "num_attention_heads"), number(config, "n_shared_head"), dict(tensors)
+    order = np.arange(n_head).reshape(-1, n_shared).T.ravel()
+    for name, x in tensors.items():
+        if "q_proj" in name:
+            out[name] = x.reshape(n_head, -1, x.shape[1])[order].reshape(x.shape)
+        elif "o_proj" in name:
+            out[name] = x.reshape(x.shape[0], n_head, -1)[:, order].reshape(x.shape)
+    return renamed({"model.layers.": "model.layers.layers.", "input_layernorm": "norm"})(config, out)
+
+
 def neobert_config(config: Config) -> dict[str, object]:
     return {
         **config, "model_type": "eurobert", "rms_norm_eps": config["norm_eps"], "hidden_act": "silu",
@@ -435,6 +454,7 @@ SIBLINGS = {
     "LlamaBidirectionalModel": Sibling(
         "EuroBertModel", lambda config: {**config, "model_type": "eurobert"}, renamed({})
     ),
+    "PlamoForCausalLM": Sibling("LlamaForCausalLM", plamo_config, plamo),
     "NeoBERT": Sibling("EuroBertModel", neobert_config, neobert),
     "JinaBertModel": Sibling("BertModel", lambda config: {**config, "model_type": "bert"}, jina_bert_v2, both_ways(6)),
     "MaincoderForCausalLM": Sibling(
