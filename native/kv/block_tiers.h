@@ -1,4 +1,4 @@
-// What lies below the block pool: contents of blocks and snapshots, kept by name in memory of the host and on disk.
+// Tiers below the block pool: contents of blocks and snapshots, kept by name in memory of the host and on disk.
 //
 // Interfaces only, without a thread or a clock, so that the scheduler can use them; cache_tiers.h implements them.
 #pragma once

@@ -12,7 +12,7 @@ constexpr size_t most_queued_bytes = size_t{128} << 20; // contents that wait to
 constexpr size_t most_staged_bytes = size_t{128} << 20; // contents that were read and not taken
 constexpr int n_readers = 2; // one checks while the other reads
 constexpr double close_s = 10; // for writing the rest of the queue
-constexpr double newest_weight = 0.1; // of one measurement
+constexpr double newest_weight = 0.1; // for one measurement
 constexpr int64_t least_step_tokens = 64; // smaller steps take as long as one token: they tell nothing
 constexpr int64_t tried_again_after = 32; // refusals: the disk may be faster now
 

@@ -79,7 +79,7 @@ class CacheTiers : public BlockTiers {
     std::unique_ptr<DiskTier> disk_;
     std::unique_ptr<HostTier> host_;
     std::function<void()> arrived_;
-    mutable std::mutex mutex_; // of what follows
+    mutable std::mutex mutex_; // guards what follows
     std::condition_variable written_, wanted_;
     std::deque<TierKey> to_write_;
     std::unordered_map<TierKey, TierData, TierKeyHasher> queued_; // those, and the one that is being written

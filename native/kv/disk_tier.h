@@ -44,7 +44,7 @@ class DiskTier : public CacheTier {
     const TierSizes sizes_;
     std::mutex writing_; // one writer at a time
     uint64_t written_since_scan_;
-    mutable std::mutex mutex_; // of what follows
+    mutable std::mutex mutex_; // guards what follows
     std::unordered_set<TierKey, TierKeyHasher> known_;
     TierStats stats_;
 };

@@ -21,7 +21,7 @@ struct FileHeader {
     uint8_t identity[32];
     int64_t n_tokens;
     uint64_t n_records, note_bytes;
-    uint64_t seal; // of all before, and of the note
+    uint64_t seal; // checksum of all before, and of the note
 };
 static_assert(sizeof(FileHeader) == 80);
 

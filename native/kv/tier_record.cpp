@@ -11,7 +11,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
 
-constexpr uint64_t format_version = 1; // of the headers, and of what the executors' contents mean
+constexpr uint64_t format_version = 1; // for the headers, and for the meaning of the executors' contents
 constexpr char record_magic[8] = {'q', 'u', 'i', 'r', 'e', 'k', 'v', '\n'};
 
 // Offsets in a header.

@@ -100,7 +100,7 @@ class ActiveRequest {
     int64_t n_prompt; // tokens that the answer continues: the prompt's, or decoder_start
     int64_t max_tokens; // those and generated ones
     int64_t n_cached = 0;
-    int64_t n_from_host = 0, n_from_disk = 0; // of those
+    int64_t n_from_host = 0, n_from_disk = 0; // parts of n_cached
     DrafterSet drafters = 0; // that may propose
     double submitted_s = 0;
     std::optional<double> admitted_s;

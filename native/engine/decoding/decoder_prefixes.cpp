@@ -81,7 +81,7 @@ int64_t Decoder::import_prefix(const PrefixText &text, const std::string &path) 
         bytes = 0;
     };
     while (auto entry = reader.next()) {
-        if (!known.contains(entry->key.name)) continue; // of another text, or under another salt
+        if (!known.contains(entry->key.name)) continue; // another text's, or under another salt
         bytes += entry->data.size_bytes();
         entries.push_back(std::move(*entry));
         if (bytes >= most_at_once) load();

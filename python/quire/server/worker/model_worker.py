@@ -25,19 +25,18 @@ from ...engine.requests.texts import TextOptions
 from ...engine.requests.truncation import cut_ids
 from ...errors import BusyError, InternalError, QuireError, RequestError
 from ...params.chat_options import ChatOptions
-from ...system import process_memory
 from ..fair_pool import FairPool
 from . import protocol as wire
 from .adapters import adapter_verbs, adapters_of, restore_adapters, with_kept_adapters
 from .defaults import Defaults
 from .event_encoder import Emit, EventEncoder, WorkerContext
+from .figures import beat_of
 from .memory_share import check_share, committed_bytes, with_share_of_model
 from .params import params_of
 from .pins import Pins
 from .questions import Questions
 
 if TYPE_CHECKING:
-    from ..._native.engine import DecoderStats, DrafterStats
     from ...engine.engine import Deliver, EngineRequest
     from ...engine.requests.chat import ChatRequest
     from ...engine.requests.prompts import Prompt
@@ -129,29 +128,7 @@ class ModelWorker(LLMBase):
         The decoder itself counts steps, so progress proves it is alive.
         """
         stats = self.stats()
-        rss, anonymous = process_memory()
-        return wire.Beat(
-            n_steps=stats.n_steps,
-            n_waiting=stats.n_waiting,
-            n_running=stats.n_running,
-            n_requests=stats.n_requests,
-            n_computed_tokens=stats.n_computed_tokens,
-            n_generated_tokens=stats.n_generated_tokens,
-            n_prefix_hit_tokens=stats.n_prefix_hit_tokens,
-            n_preemptions=stats.n_preemptions,
-            n_usable_blocks=stats.n_usable_blocks,
-            n_free_blocks=stats.n_free_blocks,
-            n_published_blocks=stats.n_published_blocks,
-            n_evictions=stats.n_evictions,
-            n_failed_checks=stats.n_failed_checks,
-            rss_bytes=rss,
-            anonymous_bytes=anonymous,
-            n_step_sequences=stats.n_step_sequences,
-            n_paused=stats.n_paused,
-            drafters={drafter.name: _figures(drafter) for drafter in stats.drafters if drafter.n_drafts > 0},
-            cache=tuple(wire.CacheUse(*use) for use in self.cache_use(stats)),
-            tiers=_tiers(stats),
-        )
+        return beat_of(stats, self.cache_use(stats))
 
     @property
     def device_lost(self) -> threading.Event:
@@ -483,40 +460,6 @@ class ModelWorker(LLMBase):
     def _read_template(self) -> None:
         with suppress(Exception):  # there may be no template, or it may reject this conversation
             self._drafted([{"role": "user", "content": "?"}], {})
-
-
-def _tiers(stats: DecoderStats) -> tuple[wire.TierUse, ...]:
-    if stats.tiers is None:
-        return ()
-    hits = {"host": stats.n_host_hit_tokens, "disk": stats.n_disk_hit_tokens}
-    found = {"host": stats.tiers.host, "disk": stats.tiers.disk}
-    return tuple(
-        wire.TierUse(
-            name=name,
-            budget_bytes=tier.budget_bytes,
-            used_bytes=tier.used_bytes,
-            hit_tokens=hits[name],
-            written_bytes=tier.written_bytes,
-            read_bytes=tier.read_bytes,
-            n_dropped=tier.n_dropped,
-            n_damaged=tier.n_damaged,
-            n_evicted=tier.n_evicted,
-        )
-        for name, tier in found.items()
-        if tier is not None
-    )
-
-
-def _figures(drafter: DrafterStats) -> wire.DrafterFigures:
-    n_positions = sum(1 for n in drafter.drafted_at if n > 0)
-    return wire.DrafterFigures(
-        n_drafts=drafter.n_drafts,
-        n_drafted=drafter.n_drafted_tokens,
-        n_accepted=drafter.n_accepted_tokens,
-        drafted_at=drafter.drafted_at[:n_positions],
-        accepted_at=drafter.accepted_at[:n_positions],
-        seconds=drafter.seconds,
-    )
 
 
 def _prompt_of(message: wire.Generate) -> Prompt:
