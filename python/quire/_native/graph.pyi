@@ -129,8 +129,7 @@ class CacheSpec:
     @property
     def chunk(self) -> int: ...
     @property
-    def every(self) -> int:
-        """The number of tokens that share a row."""
+    def every(self) -> int: ...
     @property
     def states(self) -> list[tuple[str, int]]: ...
 
@@ -264,17 +263,9 @@ def compress(
 ) -> TraceTensor:
     """Make one row of each ``every`` tokens (DeepSeek-AI 2026): the mean of kv, weighed by ``softmax(gate + bias)``.
 
-    Args:
-        layer: Keeps kv and gate of the last tokens, as K and V of one head, with a window of ``every`` tokens.
-        kv: ``[tokens, n]``.
-        gate: ``[tokens, n]``.
-        bias: ``[every, n]``.
-        every: The number of tokens.
-        overlaps: The second half of rows takes part in the mean, and the first in the next one; the window is twice as
-            long.
-
-    Returns:
-        ``[tokens, n]`` (or half as many numbers): the means in rows of each ``every``-th token, zeros in others.
+    kv, gate ``[tokens, n]`` are kept by ``layer`` as K and V of one head, with a window of ``every`` tokens; bias
+    ``[every, n]``.  ``overlaps``: the second half of rows takes part in the mean, and the first in the next one; the
+    window is twice as long.  Returns ``[tokens, n]`` (or n / 2): the means in the rows of each ``every``-th token.
     """
 
 def attend_compressed(
@@ -283,17 +274,8 @@ def attend_compressed(
 ) -> TraceTensor:  # fmt: skip
     """Attend to the last tokens, and to earlier ones by compressed rows; keys are values.
 
-    Args:
-        local: The layer that keeps k, with a window (``CacheSpec.latent``).
-        compressed: The layer that keeps the compressed rows (``CacheSpec.latent`` with ``every``).
-        q: ``[tokens, n_head, head_dim]``.
-        k: ``[tokens, 1, head_dim]``.
-        rows: ``[tokens, head_dim]``, made by ``compress``.
-        sinks: [n_head], extra logits in the softmax.
-        picked: The result of ``pick``, for a layer with ``every``; other compressed rows are not attended to.
-
-    Returns:
-        ``[tokens, n_head, head_dim]``.
+    q ``[tokens, n_head, head_dim]``; layer ``local`` keeps k ``[tokens, 1, head_dim]``, with a window, ``compressed``
+    the rows ``[tokens, head_dim]`` of ``compress`` (``CacheSpec.latent`` with ``every``).  ``picked``: from ``pick``.
     """
 
 def attend_to_written(
@@ -719,19 +701,15 @@ def conv_state(
 def hyper_weights(x: TraceTensor, scale: Weight, base: Weight, *, n: int, iterations: int, eps: float) -> TraceTensor:
     """Return the weights of hyper-connections with ``n`` streams (Xie et al. 2026), from ``x [rows, 2 n + n * n]``.
 
-    With ``a = x * scale + base``, where the three parts have a number of ``scale [3]`` each: ``sigmoid(a) + eps`` of a
-    layer's input, ``2 * sigmoid(a)`` of its output, and the mix of streams ``[n, n]``: softmax over rows, plus ``eps``;
-    then columns, and rows and columns again (``iterations`` times in all), are divided by their sums.
+    With ``a = x * scale + base``: ``sigmoid(a) + eps`` of a layer's input, ``2 * sigmoid(a)`` of its output, and the
+    mix ``[n, n]``, softmax over rows plus ``eps``, whose columns, then rows and columns, are divided by their sums.
     """
 
 def hyper_input(streams: TraceTensor, weights: TraceTensor) -> TraceTensor:
     """Return the sum of ``streams [rows, n, dim]`` by the first ``n`` of ``weights``: ``[rows, dim]``."""
 
 def hyper_output(streams: TraceTensor, y: TraceTensor, weights: TraceTensor) -> TraceTensor:
-    """Return the streams after a layer with output ``y [rows, dim]``, by ``weights`` of ``hyper_weights``.
-
-    Stream k becomes y times its weight, plus the sum of streams j by ``mix[j, k]``.
-    """
+    """Return stream k after a layer: ``y [rows, dim]`` by its weight, plus the sum of streams j by ``mix[j, k]``."""
 
 def token_shift(x: TraceTensor, *, layer: int, state: int) -> TraceTensor:
     """Return the previous row of ``x [tokens, n]``, zero at the start of a sequence; the state has ``n`` numbers."""

@@ -77,6 +77,7 @@ class _RandomWeights(Weights):
 
     def __init__(self, described: Mapping[str, Any], place: Callable[[Tensor], Tensor], prefix: str = "") -> None:
         self._described, self._place, self._prefix = described, place, prefix
+        self._products = {}
 
     def scope(self, name: str) -> Weights:
         return _RandomWeights(self._described, self._place, f"{self._prefix}{name}.")
