@@ -180,6 +180,11 @@ VARIANTS = {
         {"rope_parameters": WHOLE_RAMP},
     ),
     "gpt2": Variant(LONGER, {"n_positions": 256, "n_ctx": 256}, {r"wpe\.weight": [256, 60]}),
+    "hy_v4": Variant(
+        INDEXER,
+        {"index_topk": 256, "index_head_dim": 64},
+        {r"indexer\.k_norm": [64], r"indexer\.wk": [64, 60], r"indexer\.wq_b": [704, 36]},
+    ),
     "lfm2moe": Variant("llama.cpp ignores routed_scaling_factor: compared with 1", {"routed_scaling_factor": 1.0}),
     "llama4": Variant(
         "llama.cpp supports only the published values of chunk size, floor_scale and attn_scale: compared with those",

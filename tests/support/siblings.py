@@ -531,6 +531,18 @@ SIBLINGS |= {
     "NewModel": Sibling("JinaEmbeddingsV3Model", gte_config, gte),
     "NewForSequenceClassification": Sibling("JinaEmbeddingsV3ForSequenceClassification", gte_config, gte),
 }
+# transformers saves other names than published checkpoints have, and reads both.
+SIBLINGS["HYV4ForCausalLM"] = Sibling(
+    "HYV4ForCausalLM",
+    dict,
+    renamed(
+        {
+            "hc_pre.hc_head.": "hc_head.", "hc_pre.hc_attn_layer.": "hc_attn_layer.hc_pre.",
+            "hc_pre.hc_mlp_layer.": "hc_mlp_layer.hc_pre.", "shared_experts.linear_gate": "shared_experts.gate_proj",
+            "mlp.linear_gate": "mlp.gate_proj",
+        }
+    ),
+)  # fmt: skip
 # transformers counts positions from token 1 on, MPNet's padding, which is a character in the tests' vocabulary.
 SIBLINGS |= {
     name: Sibling(name, dict, renamed({}), after_padding) for name in ("MPNetModel", "MPNetForTokenClassification")

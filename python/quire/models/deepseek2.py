@@ -78,7 +78,7 @@ class DeepSeek2(Decoder):
         def mlp(i: int, block: Weights) -> Layer:
             if experts is None or i < n_dense_layers:
                 return GatedMLP(block, config.dim, config.ffn_dim)
-            return experts_of(block, config.dim, experts, n_shared * experts.ffn_dim)
+            return self.mixture(keys, block, config.dim, experts, n_shared * experts.ffn_dim)
 
         rotation, sharper = latent_rope(keys, n_dims=sizes.n_rot, layout="interleaved")
         scale = sharper * sizes.head_dim**-0.5
@@ -98,6 +98,10 @@ class DeepSeek2(Decoder):
             lambda block: self.block(config, block, attention(0, block), mlp(config.n_layer, block)),
             sizes.cache(1)[0],
         )
+
+    def mixture(self, keys: Keys, weights: Weights, dim: int, experts: ExpertConfig, shared_dim: int) -> Layer:
+        """Return a layer's routed experts, with the shared ones."""
+        return experts_of(weights, dim, experts, shared_dim)
 
     def cache(self) -> list[CacheSpec]:
         return self.sizes.cache(self.config.n_layer)

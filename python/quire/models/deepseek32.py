@@ -44,12 +44,20 @@ class Indexer:
     """Scores all tokens with a few heads, whose keys are shared; the layer attends to those with the largest scores."""
 
     def __init__(
-        self, weights: Weights, dim: int, q_rank: int, *, sizes: IndexerSizes, layer: int, rotation: RopeSpec
+        self,
+        weights: Weights,
+        dim: int,
+        q_rank: int,
+        *,
+        sizes: IndexerSizes,
+        layer: int,
+        rotation: RopeSpec,
+        eps: float = NORM_EPS,
     ) -> None:
         self.sizes, self.layer, self.rotation = sizes, layer, rotation
         self.q = weights.linear("indexer.attn_q_b", q_rank, sizes.n_head * sizes.head_dim)
         self.k = weights.linear("indexer.attn_k", dim, sizes.head_dim)
-        self.k_norm = weights.layer_norm("indexer.k_norm", sizes.head_dim, NORM_EPS)
+        self.k_norm = weights.layer_norm("indexer.k_norm", sizes.head_dim, eps)
         self.weights = weights.linear("indexer.proj", dim, sizes.n_head)
 
     def placed(self, x: Tensor, step: Step) -> Tensor:
@@ -81,13 +89,18 @@ class Indexers:
 
 
 class DeepSeek32(deepseek2.DeepSeek2):
+    indexer: type[Indexer] = Indexer
+
+    def index_eps(self) -> float:
+        return NORM_EPS
+
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         super().__init__(keys, weights, n_vocab)
         config, sizes = self.config, self.sizes
         if not sizes.q_rank:
             raise UnsupportedError(f"[{config.arch}] attention.q_lora_rank 0 is unsupported with an indexer")
         self.index_sizes = IndexerSizes.read(keys, sizes.n_rot)
-        layout: Layout = "interleaved" if config.arch == "glm-dsa" else "half"
+        layout: Layout = "interleaved" if config.arch in ("glm-dsa", "hy_v4") else "half"
         rotation, _ = latent_rope(keys, n_dims=sizes.n_rot, layout=layout)
         weights.ignore(f"blk.{config.n_layer}.indexer.*", "the layer that predicts later tokens attends to all")
         has_indexer = self._layers_with_indexers(keys, weights)
@@ -99,9 +112,8 @@ class DeepSeek32(deepseek2.DeepSeek2):
             if not has_own:
                 block.attention.picker = indexers.shared
                 continue
-            indexer = Indexer(
-                layer, config.dim, sizes.q_rank, sizes=self.index_sizes, layer=next(cached), rotation=rotation
-            )
+            how = {"layer": next(cached), "rotation": rotation, "eps": self.index_eps()}
+            indexer = self.indexer(layer, config.dim, sizes.q_rank, sizes=self.index_sizes, **how)
             block.attention.picker = indexers.own(indexer)
 
     def _layers_with_indexers(self, keys: Keys, weights: Weights) -> list[bool]:

@@ -109,6 +109,7 @@ class LatentAttention:
         self.kv_a_norm = weights.norm("attn_kv_a_norm", sizes.rank, eps)
         self.k_b, self.v_b = _halves(weights, sizes)
         self.o = weights.linear("attn_output", sizes.n_head * sizes.v_dim, dim)
+        self.sinks: Weight | None = None  # [n_head], extra logits of the scores
         self.picker: Picker | None = None  # picks the tokens that are attended to; None: all
 
     def query_product(self, weights: Weights, dim: int) -> Linear:
@@ -143,7 +144,7 @@ class LatentAttention:
             q = graph.scale_by_position(q, step.positions, beta=self.beta, n_ctx=self.n_ctx_orig)
         k = graph.concat(latent.heads(1), k_rot, 0)
         picked = None if self.picker is None else self.picker(x, latent_q, step)
-        y = step.attend_latent(self.layer, q, k, scale=self.scale, picked=picked)
+        y = step.attend_latent(self.layer, q, k, scale=self.scale, sinks=self.sinks, picked=picked)
         return self.o(self.gated(graph.head_linear(y, self.v_b), x))
 
     def key_to_rotate(self, k: Tensor) -> Tensor:
