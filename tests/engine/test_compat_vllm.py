@@ -16,6 +16,7 @@ from quire.compat import vllm
 from quire.engine import LLM
 from quire.engine.loading.loader import packaged_model
 from quire.errors import QuireError, RequestError, UnsupportedError
+from tiny_adapters import write_gguf_adapter
 from tiny_checkpoints import write_checkpoint, write_reranker
 from word_pieces import write_word_pieces
 
@@ -32,6 +33,25 @@ def test_answers_equal_those_of_the_engine(opened: vllm.LLM, llm: LLM) -> None:
     (found,) = opened.generate("Once upon a time", params)
     (expected,) = llm.generate("Once upon a time", temperature=0.0, max_tokens=12)
     assert (found.outputs[0].text, list(found.outputs[0].token_ids)) == (expected.text, expected.token_ids)
+
+
+def test_lora_requests_choose_adapters(tmp_path: Path, opened: vllm.LLM, llm: LLM) -> None:
+    random = np.random.default_rng(1)
+    halves = {
+        f"blk.{i}.ffn_down.weight.lora_{half}": 0.3 * random.standard_normal(shape).astype(np.float32)
+        for i in range(4)
+        for half, shape in (("a", (4, 768)), ("b", (256, 4)))
+    }
+    style = write_gguf_adapter(tmp_path / "style.gguf", halves, {"general.architecture": "qwen3"})
+    params = vllm.SamplingParams(temperature=0.0, max_tokens=8)
+    asked = [vllm.LoRARequest("style", 1, str(style)), None]
+    plain = opened.generate("Once upon a time", params)[0].outputs[0].text
+    adapted, same = (each.outputs[0].text for each in opened.generate(["Once upon a time"] * 2, params, True, asked))
+    (expected,) = llm.generate("Once upon a time", temperature=0.0, max_tokens=8, adapter="")
+    assert (same, plain) == (expected.text, expected.text)
+    assert adapted != plain
+    with pytest.raises(QuireError, match="2 entries for 1"):
+        opened.generate("x", params, True, asked)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +71,7 @@ def test_unsupported_sampling_params_are_rejected(opened: vllm.LLM, wrong: dict[
 
 def test_unsupported_options_are_rejected(opened: vllm.LLM) -> None:
     for options, text in (
-        ({"enable_lora": True}, "enable_lora"), ({"rope_scaling": {"a": 1}}, "rope_scaling"),
+        ({"rope_scaling": {"a": 1}}, "rope_scaling"),
         ({"quantization": "awq"}, "quantization"), ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype"),
     ):  # fmt: skip
         with pytest.raises(UnsupportedError, match=rf"\[vllm\.LLM\] {text}"):

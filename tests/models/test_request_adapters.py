@@ -35,7 +35,7 @@ def make_adapter(folder: Path, oracle: Oracle, modules: Sequence[str], rank: int
     rng, halves = np.random.default_rng(rank), dict[str, Array]()
     for name, module in oracle.model.named_modules():
         if name.rpartition(".")[2] in modules:
-            n_out, n_in = module.weight.shape
+            n_out, n_in = module.weight.shape[:: -1 if type(module).__name__ == "Conv1D" else 1]
             for half, shape in (("A", (rank, n_in)), ("B", (n_out, rank))):
                 halves[f"{name}.lora_{half}"] = (0.3 * rng.standard_normal(shape)).astype(np.float32)
     write_peft_adapter(folder, halves, {"r": rank, "lora_alpha": 8, "target_modules": [*modules]})

@@ -18,7 +18,7 @@ from .text import one_line, size_text
 if TYPE_CHECKING:
     from ..files.gguf import GGUFReader
 
-__all__ = ["AdapterFacts", "adapter_objects", "is_adapter", "print_adapters", "read_facts", "refusals"]
+__all__ = ["AdapterFacts", "adapter_objects", "is_adapter", "print_adapters", "read_facts", "refusals", "targets_of"]
 
 _BASE_NAMES = ("general.base_model.0.repo_url", "general.base_model.0.name")
 
@@ -65,6 +65,18 @@ def read_facts(path: Path) -> AdapterFacts:
         str(path), f"GGUF {reader.version}", arch, next(iter(names), None), sorted(ranks), adapter.alpha or None,
         len(reader.tensors), sum(math.prod(info.shape) for info in reader.tensors), reader.size_bytes,
     )  # fmt: skip
+
+
+def targets_of(path: Path) -> list[str]:
+    """Return the kinds of matrices that an adapter changes, each once: attn_q, or q_proj for a PEFT folder."""
+    if path.is_dir():
+        from ..checkpoints.conversion import PeftFolder
+
+        return sorted({module.rpartition(".")[2] for module in PeftFolder(path).products})
+    from ..files.gguf import GGUFReader
+
+    names = {info.name.rpartition(".lora_")[0].removesuffix(".weight") for info in GGUFReader(path).tensors}
+    return sorted({name.rpartition(".")[2] for name in names})
 
 
 def _of_folder(folder: Path) -> AdapterFacts:

@@ -194,13 +194,13 @@ COMMAND_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Use a model", ("run", "chat", "serve", "batch", "embed", "rerank", "transcribe", "tokenize", "detokenize")),
     ("Models on this machine", ("pull", "list", "show", "info", "cp", "create", "rm")),
     ("A running server", ("ps", "stop", "top", "route")),
-    ("Convert and measure", ("convert", "quantize", "gguf", "imatrix", "perplexity", "bench", "devices")),
+    ("Convert and measure", ("convert", "quantize", "lora", "gguf", "imatrix", "perplexity", "bench", "devices")),
     ("Help", ("help", "completion")),
 )
 
 _DOCS = {
     "serve": "docs/server.md", "convert": "docs/building.md", "quantize": "docs/quantization.md",
-    "gguf": "docs/gguf.md",
+    "lora": "docs/adapters.md", "gguf": "docs/gguf.md",
     "imatrix": "docs/quantization.md", "perplexity": "docs/quantization.md", "devices": "docs/devices.md",
     "bench": "docs/benchmarks.md", "pull": "docs/registry.md", "cp": "docs/registry.md",
     "create": "docs/registry.md", "list": "docs/registry.md", "show": "docs/registry.md",

@@ -46,6 +46,7 @@ COMMANDS = {
     "route": "Pass requests on to several servers, each to the one that knows its prompt best.",
     "convert": "Convert a checkpoint to a GGUF file.",
     "quantize": "Quantize a model.",
+    "lora": "List, merge or convert LoRA adapters.",
     "gguf": "Show or change the keys of a GGUF file; split or merge it.",
     "imatrix": "Measure an importance matrix for quantization.",
     "perplexity": "Measure how well a model predicts a text.",

@@ -5,6 +5,7 @@
 """
 
 from .llm import LLM
+from .lora import LoRARequest
 from .outputs import (
     ClassificationRequestOutput,
     CompletionOutput,
@@ -23,6 +24,7 @@ __all__ = [
     "CompletionOutput",
     "EmbeddingRequestOutput",
     "GuidedDecodingParams",
+    "LoRARequest",
     "Logprob",
     "PoolingParams",
     "RequestOutput",

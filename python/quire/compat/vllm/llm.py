@@ -14,6 +14,7 @@ from ...engine.requests.chat import conversations
 from ...engine.requests.vectors import normalized
 from ...errors import RequestError, UnsupportedError
 from ..ignored import note_ignored, refuse_set, refuse_unknown
+from .lora import LoRARequest, with_adapters
 from .outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
@@ -46,10 +47,11 @@ _IGNORED: Mapping[str, object] = {
     "compilation_config": None, "block_size": None, "distributed_executor_backend": None, "revision": None,
     "tokenizer_revision": None, "structured_outputs_config": None, "guided_decoding_backend": "auto",
     "limit_mm_per_prompt": None, "disable_async_output_proc": False, "device": "auto", "async_scheduling": None,
+    "enable_lora": False, "max_loras": 1, "max_lora_rank": 16, "max_cpu_loras": None, "lora_dtype": "auto",
 }  # fmt: skip
 # Arguments that would change what the model computes.
 _REFUSED: Mapping[str, object] = {
-    "enable_lora": False, "rope_scaling": None, "speculative_config": None,
+    "rope_scaling": None, "speculative_config": None,
     "override_pooler_config": None, "pooler_config": None, "allowed_local_media_path": "", "mm_processor_kwargs": None,
 }  # fmt: skip
 # Values of ``task``, ``runner`` and ``convert`` that ask a decoder for vectors.
@@ -95,15 +97,14 @@ class LLM:
         prompts: Given | Sequence[Given],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
-        lora_request: None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts in one batch; results are in the order of the prompts."""
-        _refuse_lora(lora_request)
         given = prompts_of(prompts)
         if priority is not None:
             raise UnsupportedError(f"[{_PLACE}] priority is not supported: leave it out")
-        results = self._llm.generate(given, self._params(sampling_params, len(given)))
+        results = self._llm.generate(given, self._params(sampling_params, len(given), lora_request))
         texts = [prompt["prompt"] if isinstance(prompt, Mapping) else prompt for prompt in given]
         shown = [text if isinstance(text, str) else None for text in texts]
         tokenizer = self._llm.tokenizer
@@ -117,7 +118,7 @@ class LLM:
         messages: Messages | Sequence[Messages],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
-        lora_request: None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         *,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
@@ -128,7 +129,6 @@ class LLM:
         mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or several; ``.outputs[0].text`` is the answer as generated."""
-        _refuse_lora(lora_request)
         usual = {"add_generation_prompt": True, "continue_final_message": False, "mm_processor_kwargs": None}
         given = {
             "add_generation_prompt": add_generation_prompt,
@@ -137,7 +137,7 @@ class LLM:
         }
         refuse_set(_PLACE, given, usual)
         all_messages, _ = conversations(messages)
-        params = self._params(sampling_params, len(all_messages))
+        params = self._params(sampling_params, len(all_messages), lora_request)
         if chat_template is not None:
             return self._rendered(all_messages, params, chat_template, tools, chat_template_kwargs or {})
         results = self._llm.chat(
@@ -276,13 +276,16 @@ class LLM:
         return [tokenizer.encode(one, True, True) if isinstance(one, str) else list(one) for one in given]  # type: ignore[arg-type]
 
     def _params(
-        self, given: SamplingParams | Sequence[SamplingParams] | None, n: int
+        self,
+        given: SamplingParams | Sequence[SamplingParams] | None,
+        n: int,
+        adapters: LoRARequest | Sequence[LoRARequest | None] | None,
     ) -> Sequence[sampling.SamplingParams]:
         params = given or self.get_default_sampling_params()
         each = [params] * n if isinstance(params, SamplingParams) else list(params)
-        return [one.quire(self._llm.tokenizer) for one in each]
+        return with_adapters(self._llm, [one.quire(self._llm.tokenizer) for one in each], adapters)
 
 
 def _refuse_lora(given: object) -> None:
     if given is not None:
-        raise UnsupportedError(f"[{_PLACE}] lora_request is not supported: leave it out")
+        raise UnsupportedError(f"[{_PLACE}] lora_request is not supported for scores: leave it out")

@@ -1,0 +1,78 @@
+"""``quire lora``: merged models against transformers with merged weights; converted adapters there and back.  Needs torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from quire._native.quant import dequantize
+from quire.checkpoints.conversion import convert
+from quire.cli.main import main
+from quire.gguf import GGUFReader
+from quire.safetensors import SafetensorsFile
+from test_adapters import IDS, logits
+from test_request_adapters import LLAMA, make_adapter, merged, oracle_of
+from tiny_checkpoints import write_checkpoint
+
+pytestmark = [pytest.mark.python_only, pytest.mark.filterwarnings("ignore")]  # torch and transformers warn
+
+
+def test_merged_models_equal_merged_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_checkpoint(tmp_path / "hf", "llama")
+    oracle, out = oracle_of("llama"), tmp_path / "merged.gguf"
+    halves = [make_adapter(tmp_path / f"a{rank}", oracle, LLAMA, rank) for rank in (2, 3)]
+    with merged(oracle, [(halves[0], 1.0), (halves[1], -0.5)]):
+        expected = oracle.answer(IDS).numpy()
+    lora = ["--lora", f"{tmp_path / 'a2'},{tmp_path / 'a3'}:-0.5"]
+    assert main(["lora", "merge", str(tmp_path / "hf"), str(out), *lora]) == 0
+    assert "14 matrices" in capsys.readouterr().out
+    assert np.abs(logits(out, [], "cpu") - expected).max() <= 1e-3 * np.abs(expected).max()
+    # The types of a quantized file stay, or become the given one.
+    name, q8 = "blk.1.attn_q.weight", tmp_path / "q8.gguf"
+    convert(tmp_path / "hf", tmp_path / "f32.gguf", "f32")
+    assert main(["quantize", str(tmp_path / "f32.gguf"), str(q8), "Q8_0"]) == 0
+    plain, coded, whole = (dequantize(GGUFReader(path).tensor(name)) for path in (tmp_path / "f32.gguf", q8, out))
+    for words, dtype, error in (([], "q8_0", 1 / 200), (["--type", "F16"], "f16", 1 / 1000)):
+        assert main(["lora", "merge", str(q8), str(tmp_path / "x.gguf"), *lora, *words]) == 0
+        tensor = GGUFReader(tmp_path / "x.gguf").tensor(name)
+        assert str(tensor.dtype) == dtype
+        assert np.abs(dequantize(tensor) - (coded + whole - plain)).max() <= error * np.abs(whole).max()
+
+
+@pytest.mark.parametrize(("arch", "modules"), [("llama", LLAMA), ("gpt2", ["c_attn", "c_fc"])], ids=["llama", "gpt2"])
+def test_adapters_are_converted_there_and_back(tmp_path: Path, arch: str, modules: list[str]) -> None:
+    """llama's rows are reordered in files, and gpt2 stores ``[in, out]``."""
+    write_checkpoint(tmp_path / "hf", arch)
+    hf, made, back = str(tmp_path / "hf"), tmp_path / "a.gguf", tmp_path / "back"
+    halves = make_adapter(tmp_path / "a", oracle_of(arch), modules, 3)
+    assert main(["lora", "convert", str(tmp_path / "a"), str(made), "--for", hf]) == 0
+    assert main(["lora", "convert", str(made), str(back), "--for", hf]) == 0
+    config = json.loads((back / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"]) == (3, 8.0)
+    found = SafetensorsFile(back / "adapter_model.safetensors")
+    assert len([*found]) == len(halves)
+    for name in halves:
+        if not name.endswith("lora_A"):
+            continue
+        prefix = f"base_model.model.{name[: -len('.lora_A')]}"
+        a, b = (found.tensor(f"{prefix}.lora_{half}.weight").numpy() for half in "AB")
+        expected = halves[name[:-1] + "B"] @ halves[name]
+        assert np.abs(b @ a - expected).max() <= 1e-5
+
+
+def test_lists_and_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_checkpoint(tmp_path / "hf", "llama")
+    make_adapter(tmp_path / "style", oracle_of("llama"), ["q_proj"], 3)
+    assert main(["lora", "list", str(tmp_path), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["adapters"]
+    assert (row["name"], row["ranks"], row["targets"]) == ("style", [3], ["q_proj"])
+    style, out = str(tmp_path / "style"), str(tmp_path / "x")
+    for words, said in (
+        (["merge", str(tmp_path / "hf"), out], "--lora"), (["convert", style, out], "--for"),
+        (["convert", str(tmp_path / "absent.gguf"), out, "--for", str(tmp_path / "hf")], "absent.gguf"),
+        (["merge", style], "two paths"),
+    ):  # fmt: skip
+        assert main(["lora", *words]) != 0
+        assert said in capsys.readouterr().err
