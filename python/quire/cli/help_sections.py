@@ -86,7 +86,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
             " strict lenient rate_requests_per_minute rate_tokens_per_minute max_body_bytes"
             " max_logprobs",
         ),
-        _section("Models", "memory_budget_bytes keep_s tags state_dir slot_save_path"),
+        _section("Models", "memory_budget_bytes keep_s tags state_dir slot_save_path training_routes weights_dir"),
         _section(
             "Queue, time and logs",
             "policy max_priority max_queue max_queue_tokens request_timeout_s first_token_timeout_s queue_timeout_s"

@@ -138,6 +138,17 @@ def _entries(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     help="Let clients save sessions and slots (/v1/sessions/ID/save, /slots/ID?action=save) in DIR [none].",
 )
 @click.option(
+    "--training-routes",
+    is_flag=True,
+    help="Let clients pause models, free their memory and change their weights (/pause, /sleep, /update_weights).",
+)
+@click.option(
+    "--weights-dir",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIR",
+    help="With --training-routes: checkpoints below DIR may replace a model's weights [none].",
+)
+@click.option(
     "--memory-budget",
     "memory_budget_bytes",
     type=int,

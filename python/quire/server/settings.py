@@ -71,6 +71,8 @@ class Settings:
         state_dir: A folder that keeps files, batches and conversations of callers over restarts (None: no files and
             batches are accepted, and conversations are in memory).
         slot_save_path: A folder for texts that callers save: sessions and llama.cpp's slots (None: nothing is saved).
+        training_routes: Clients may pause models, free their memory and change their weights.
+        weights_dir: A folder whose checkpoints may replace a model's weights (None: none may).
         memory_budget_bytes: Memory for all models together (None: three quarters of the machine's memory).  It also
             limits a single model (None: what is free).
         keep_s: Idle time after which a model is unloaded, until it is asked for again; negative: never.
@@ -125,6 +127,8 @@ class Settings:
     models_dir: str | None = None
     state_dir: str | None = None
     slot_save_path: str | None = None
+    training_routes: bool = False
+    weights_dir: str | None = None
     memory_budget_bytes: int | None = None
     keep_s: float = FOREVER
     allow_changes: bool = False
@@ -170,6 +174,8 @@ class Settings:
         HostRules.of(self.allowed_media_domains)
         if self.allowed_local_media_path is not None and not Path(self.allowed_local_media_path).is_dir():
             raise RequestError(f"[serve] allowed_local_media_path is not a folder: {self.allowed_local_media_path}")
+        if self.weights_dir is not None and not Path(self.weights_dir).is_dir():
+            raise RequestError(f"[serve] weights_dir is not a folder: {self.weights_dir}")
         if self.slot_save_path is not None and not Path(self.slot_save_path).is_dir():
             raise RequestError(f"[serve] slot_save_path is not a folder: {self.slot_save_path}")
         if not self.api_keys and not self.insecure and not is_loopback(self.host):

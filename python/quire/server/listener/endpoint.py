@@ -130,6 +130,8 @@ class Endpoint:
             context.opened_model = state.model = await service.find(model)
             await closing.enter_async_context(service.pinned(context.opened_model, state.caller))
             context.adapter = service.adapter_of(model)
+            if context.opened_model in service.sleeping:
+                raise ApiError(503, "model_sleeping", "the model sleeps: call POST /wake_up", "model", 5)
         return await route.handler(context)
 
 

@@ -106,6 +106,8 @@ class Service:
         self.toolbox = Toolbox([] if mcp is None else MCPServer.load(mcp), settings.tools)
         self.approvals = Approvals()
         self.post: Post = _no_application
+        self.weights: dict[str, str] = {}  # files of models whose weights were changed, by name
+        self.sleeping: set[str] = set()
         self.sessions, self.slots = SessionStore(), Slots()
         saved = settings.slot_save_path
         self.saved_histories = None if saved is None else SavedHistories(Path(saved))
@@ -316,7 +318,7 @@ def open_service(
 
     if settings.models_dir is None and not settings.allow_changes:
         left = None if budget is None else budget - own
-        return _of_one_model(settings, model_name(path), lambda kept: engine_of(path, left, kept=kept))
+        return _of_one_model(settings, model_name(path), lambda kept, file: engine_of(file or path, left, kept=kept))
     folder = None if settings.models_dir is None else Path(settings.models_dir)
     given = {} if path is None else {model_name(path): NamedModel(Path(path))}
 
@@ -341,7 +343,7 @@ def open_service(
         model = models.get(name)
         if model is None:
             raise ApiError(404, "model_not_found", f"model {name!r:.80} no longer exists", "model")
-        return engine_of(str(model.path), share, model.preset, n_ctx, service.kept(name))
+        return engine_of(service.weights.get(name, str(model.path)), share, model.preset, n_ctx, service.kept(name))
 
     default = next(iter(given), None)
     catalog = Catalog(look, changed_ns)
@@ -353,11 +355,11 @@ def open_service(
     return service
 
 
-def _of_one_model(settings: Settings, name: str, make: Callable[[KeptAdapters], EngineClient]) -> Service:
-    begun = [make(_NONE_KEPT)]
+def _of_one_model(settings: Settings, name: str, make: Callable[[KeptAdapters, str | None], EngineClient]) -> Service:
+    begun = [make(_NONE_KEPT, None)]
 
     def opened() -> EngineClient:
-        return begun.pop() if begun else make(service.kept(name))
+        return begun.pop() if begun else make(service.kept(name), service.weights.get(name))
 
     service = Service(settings, Library.of(name, opened, settings.keep_s))
     return service

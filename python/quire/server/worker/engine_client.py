@@ -79,6 +79,9 @@ class EngineClient(Protocol):
     def submit(self, work: Work) -> Stream:
         """Submit work, whose ``id`` is set here.  ApiError 503 while the engine is unavailable."""
 
+    def reload_from(self, path: str) -> None:
+        """Load this file or folder if the model has to be loaded again."""
+
     async def start(self) -> None:
         """Load the model.  Raises a QuireError if that fails."""
 

@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 __all__ = ["beat_of"]
 
 
-def beat_of(stats: DecoderStats, cache: Iterable[tuple[str, int, int]]) -> wire.Beat:
-    """Return a heartbeat with the current figures; ``cache``: bytes held and cached of each kind of layer."""
+def beat_of(stats: DecoderStats, cache: Iterable[tuple[str, int, int]], *, rests: bool) -> wire.Beat:
+    """Return a heartbeat with the current figures.
+
+    ``cache``: bytes held and cached of each kind of layer.  ``rests``: the model is paused or sleeps.
+    """
     rss, anonymous = process_memory()
     return wire.Beat(
         n_steps=stats.n_steps,
         n_waiting=stats.n_waiting,
-        n_running=stats.n_running,
+        n_running=0 if rests else stats.n_running,  # otherwise it would look as if it hung
         n_requests=stats.n_requests,
         n_computed_tokens=stats.n_computed_tokens,
         n_generated_tokens=stats.n_generated_tokens,

@@ -28,6 +28,7 @@ from ...params.chat_options import ChatOptions
 from ..fair_pool import FairPool
 from . import protocol as wire
 from .adapters import adapter_verbs, adapters_of, restore_adapters, with_kept_adapters
+from .controls import control
 from .defaults import Defaults
 from .event_encoder import Emit, EventEncoder, WorkerContext
 from .figures import beat_of
@@ -91,6 +92,8 @@ class ModelWorker(LLMBase):
         self._forming = FairPool(1, "quire-form")
         # Encoding an image takes long.  Texts do not wait for it, nor do images that are encoded already.
         self._encoding = FairPool(_ENCODING_THREADS, "quire-encode")
+        # A pause may wait for requests in flight.
+        self._controlling = FairPool(1, "quire-control")
         shown = self.tokenizer.all_token_bytes()
         shown += [b""] * (self.n_vocab - len(shown))
         self._context = WorkerContext(emit, self._end, self._running.__contains__, self._engine.cancel, shown)
@@ -98,7 +101,10 @@ class ModelWorker(LLMBase):
         check_share(self._memory_bytes, opened.config.get("memory_bytes"))
         self._questions = Questions(self.tokenizer, shown, self._drafted, opened.path)
         self._questions.add(adapter_verbs(self))
-        self._questions.add(Pins(self._engine, self._history_request).verbs())
+        self._questions.add(
+            {**Pins(self._engine, self._prompts, self._drafted).verbs(), "control": partial(control, self)}
+        )
+        self._last_stats = self.stats()
 
     def info(self) -> wire.ModelInfo:
         """Return the model's properties for the listener."""
@@ -127,8 +133,9 @@ class ModelWorker(LLMBase):
 
         The decoder itself counts steps, so progress proves it is alive.
         """
-        stats = self.stats()
-        return beat_of(stats, self.cache_use(stats))
+        with suppress(RequestError):  # it sleeps
+            self._last_stats = self.stats()
+        return beat_of(self._last_stats, self.cache_use(self._last_stats), rests=self.is_paused or self.is_sleeping)
 
     @property
     def device_lost(self) -> threading.Event:
@@ -148,6 +155,8 @@ class ModelWorker(LLMBase):
                 self._running[message.id] = _Running()
             hints = message.hints
             pool = self._forming if _has_form(message) else self._preparing
+            if isinstance(message, wire.Ask) and message.verb == "control":
+                pool = self._controlling
             if _has_media(message):
                 pool = self._encoding
             pool.submit(hints.key, hints.n_bytes, partial(self._prepare, message))
@@ -160,6 +169,7 @@ class ModelWorker(LLMBase):
 
     def close(self) -> None:
         """Stop the model and free its memory; requests in flight fail."""
+        self._controlling.close()
         self._encoding.close()
         self._forming.close()
         self._preparing.close()
@@ -273,13 +283,6 @@ class ModelWorker(LLMBase):
         """Build a conversation's request without submitting it."""
         chat = ChatOptions(**self._defaults.chat(options))
         return self._prompts.chat_draft(self._with_system(messages), None, RequestOptions(), chat)
-
-    def _history_request(self, history: dict[str, Any], options: dict[str, Any], salt: bytes) -> EngineRequest:
-        """Return a request whose prompt is a history: a raw ``prompt``, or ``messages``."""
-        if "messages" in history:
-            shown = {**options, "add_generation_prompt": False}
-            return replace(self._drafted(history["messages"], shown).engine, salt=salt, form=None)
-        return self._prompts.draft(history["prompt"], None, RequestOptions(salt=salt))
 
     def _compile(
         self, id_: int, form: GrammarSource, key: str, running: _Running, submit: Callable[[Grammar], None]

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ...engine.requests.prompts import RequestOptions
 from ...errors import CapacityError
 
 if TYPE_CHECKING:
     from ...engine.engine import Engine, EngineRequest
+    from ...engine.requests.chat import ChatRequest
+    from ...engine.requests.prompts import Prompts
 
 __all__ = ["Pins"]
 
 
 class Pins:
-    """Pins what the cache has of histories.  ``request`` makes a request of a history, options of a chat and a salt."""
+    """Pins what the cache has of histories.  ``drafted``: as for ``Questions``."""
 
     def __init__(
-        self, engine: Engine, request: Callable[[dict[str, Any], dict[str, Any], bytes], EngineRequest]
+        self, engine: Engine, prompts: Prompts, drafted: Callable[[list[dict[str, Any]], dict[str, Any]], ChatRequest]
     ) -> None:
-        self._engine, self._request = engine, request
+        self._engine, self._prompts, self._drafted = engine, prompts, drafted
         self._lock = threading.Lock()
         self._pins: dict[str, tuple[int, int]] = {}  # ids and tokens
 
@@ -42,6 +46,13 @@ class Pins:
             if before is not None:
                 self._engine.unpin(before[0])
             return {"n_tokens": self._pins[name][1]}
+
+    def _request(self, history: dict[str, Any], options: dict[str, Any], salt: bytes) -> EngineRequest:
+        """Return a request whose prompt is a history: a raw ``prompt``, or ``messages``."""
+        if "messages" in history:
+            shown = {**options, "add_generation_prompt": False}
+            return replace(self._drafted(history["messages"], shown).engine, salt=salt, form=None)
+        return self._prompts.draft(history["prompt"], None, RequestOptions(salt=salt))
 
     def _unpin(self, name: str) -> object:
         with self._lock:

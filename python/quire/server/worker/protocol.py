@@ -202,7 +202,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     id: int
     verb: Literal[
         "tokenize", "detokenize", "render", "count", "infill", "describe", "pin", "unpin", "load_adapter",
-        "unload_adapter", "scale_adapters",
+        "unload_adapter", "scale_adapters", "control",
     ]  # fmt: skip
     values: JsonObject
     hints: SchedulingHints = SchedulingHints()

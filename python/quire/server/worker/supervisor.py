@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import structs
 from msgspec.structs import replace
 
 from ...errors import DeviceError, LoadError, RequestError, ShapeError, UnsupportedError
@@ -217,6 +218,10 @@ class WorkerSupervisor(Streams):
     def _set(self, state: EngineState) -> None:
         self._state = state
         self._changed.set()
+
+    def reload_from(self, path: str) -> None:
+        """Load this file or folder if the worker has to be restarted."""
+        self._opened = structs.replace(self._opened, path=path)
 
     def _told(self, launched: Launched, connection: socket.socket) -> _Worker:
         """Send the first message, which names the model, to a new worker."""

@@ -1,0 +1,87 @@
+"""vLLM's routes for training loops.
+
+Oracle: a model opened with the same weights.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from one_call import call
+from quire.engine import LLM
+from quire.safetensors import SafetensorsFolder
+from served import served
+from tiny_checkpoints import write_checkpoint, write_safetensors
+
+BODY = {"prompt": [1 + i % 50 for i in range(40)], "max_tokens": 8, "temperature": 0}
+
+
+def token_ids(folder: Path) -> str:
+    with LLM(folder, threads=1, kv_dtype="f32") as llm:
+        (result,) = llm.generate([BODY["prompt"]], max_tokens=8, temperature=0)  # type: ignore[list-item]
+    return result.text
+
+
+def made(client: httpx.Client, url: str, status: int = 200, **body: Any) -> httpx.Response:
+    answer = client.post(url, json=body) if body else client.post(url)
+    assert answer.status_code == status, (url, answer.text)
+    return answer
+
+
+def said(client: httpx.Client) -> str:
+    return str(made(client, "/v1/completions", **BODY).json()["choices"][0]["text"])
+
+
+def test_the_routes_are_off_by_default() -> None:
+    for method, path in (("POST", "/pause"), ("POST", "/sleep"), ("GET", "/is_paused"), ("POST", "/wake_up")):
+        assert call(method, path).status_code == 403
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weights")
+    for name in ("a", "b"):
+        write_checkpoint(folder / name, "llama")
+    old = SafetensorsFolder(folder / "b")
+    tensors = {name: old.array(name) + np.float32(0.05 * (".1.mlp" in name)) for name in list(old)}
+    write_safetensors(folder / "b" / "model.safetensors", tensors)
+    return folder
+
+
+def test_pause_sleep_and_new_weights(weights: Path, tmp_path: Path) -> None:
+    expected = [token_ids(weights / name) for name in ("a", "b")]
+    assert expected[0] != expected[1]
+    arguments = [str(weights / "a"), "--training-routes", "--weights-dir", str(weights)]
+    with served(tmp_path, arguments) as server, server.client() as client:
+        assert said(client) == expected[0]
+        assert made(client, "/pause?mode=wait").json() == {"status": "paused"}
+        assert client.get("/is_paused").json() == {"is_paused": True}
+        answers: list[str] = []
+        waiting = threading.Thread(target=lambda: answers.append(said(client)))
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        assert made(client, "/resume").json() == {"status": "resumed"}
+        waiting.join(30)
+        assert answers == [expected[0]]
+        made(client, "/sleep?level=2")
+        assert client.get("/is_sleeping").json() == {"is_sleeping": True}
+        assert made(client, "/v1/completions", 503, **BODY).json()["error"]["code"] == "model_sleeping"
+        made(client, "/wake_up?tags=weights")
+        made(client, "/update_weights", path="b")
+        made(client, "/wake_up?tags=kv_cache")
+        assert client.get("/is_sleeping").json() == {"is_sleeping": False}
+        assert said(client) == expected[1]
+        for bad in ("../a", "/etc", "missing", ".", "b/../../x"):
+            made(client, "/update_weights", 404, path=bad)
+        made(client, "/pause?mode=x", 400)
+        made(client, "/wake_up?tags=x", 400)
+        made(client, "/reset_prefix_cache")
+        made(client, "/update_weights", path="a")
+        assert said(client) == expected[0]
+        assert client.get("/health").status_code == 200
