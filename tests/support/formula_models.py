@@ -229,13 +229,17 @@ class GatedGelu(nn.Module):
 class Spark(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
+        self.frame(c, lambda i: (GatedAttention(c, c["layer_types"][i]), GatedGelu(c)))
+
+    def frame(self, c: Config, parts: Callable[[int], tuple[nn.Module, nn.Module]]) -> None:
+        """Make embedding, norms and output around each layer's mixer and MLP."""
         width, n_vocab, eps = c["hidden_size"], c["vocab_size"], c["rms_norm_eps"]
         self.model, self.lm_head = nn.Module(), nn.Linear(width, n_vocab, bias=False)
         self.model.embed_tokens, self.model.norm = nn.Embedding(n_vocab, width), nn.RMSNorm(width, eps)
-        self.model.layers = nn.ModuleList(nn.Module() for _ in c["layer_types"])
-        for layer, kind in zip(self.model.layers, c["layer_types"], strict=True):
+        self.model.layers = nn.ModuleList(nn.Module() for _ in range(c["num_hidden_layers"]))
+        for i, layer in enumerate(self.model.layers):
             layer.input_layernorm, layer.post_attention_layernorm = (nn.RMSNorm(width, eps) for _ in range(2))
-            layer.self_attn, layer.mlp = GatedAttention(c, kind), GatedGelu(c)
+            layer.self_attn, layer.mlp = parts(i)
 
     def can_generate(self) -> bool:
         return True
@@ -251,8 +255,60 @@ class Spark(nn.Module):
         return {"logits": self.lm_head(self.model.norm(x))[None]}
 
 
+class KeptMixing(nn.Module):
+    """RWKV-6's mixing in QRWKV: keys are scaled by what decays, and each token reads its own row, too."""
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        width, self.n, self.n_kv = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"]
+        self.size, self.rank, decay_rank = width // self.n, c["lora_rank_tokenshift"], c["lora_rank_decay"]
+        for name in "xrkvwg":
+            self.register_parameter(f"time_maa_{name}", nn.Parameter(torch.empty(1, 1, width)))
+        self.time_maa_w1 = nn.Parameter(torch.empty(width, 5 * self.rank))
+        self.time_maa_w2 = nn.Parameter(torch.empty(5, self.rank, width))
+        self.time_decay = nn.Parameter(torch.empty(1, 1, width))
+        self.time_decay_w1 = nn.Parameter(torch.empty(width, decay_rank))
+        self.time_decay_w2 = nn.Parameter(torch.empty(decay_rank, width))
+        self.q_proj = nn.Linear(width, width)
+        self.k_proj, self.v_proj = (nn.Linear(width, self.n_kv * self.size) for _ in range(2))
+        self.gate, self.o_proj = (nn.Linear(width, width, bias=False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = functional.pad(x, (0, 0, 1, 0))[:-1]
+        low = torch.tanh(torch.lerp(x, before, self.time_maa_x[0]) @ self.time_maa_w1).view(len(x), 5, self.rank)
+        at = {
+            name: torch.lerp(x, before, getattr(self, f"time_maa_{name}")[0] + low[:, i] @ self.time_maa_w2[i])
+            for i, name in enumerate("rkvwg")
+        }
+        w = torch.exp(-torch.exp(self.time_decay[0] + torch.tanh(at["w"] @ self.time_decay_w1) @ self.time_decay_w2))
+        k, v = (
+            y.view(len(x), self.n_kv, self.size).repeat_interleave(self.n // self.n_kv, 1)
+            for y in (self.k_proj(at["k"]), self.v_proj(at["v"]))
+        )
+        r, w = (y.view(len(x), self.n, self.size) for y in (self.q_proj(at["r"]), w))
+        state, out = torch.zeros(self.n, self.size, self.size), []
+        for t in range(len(x)):
+            state = w[t][..., None] * state + torch.einsum("hk,hv->hkv", k[t] * (1 - w[t]), v[t])
+            out.append(torch.einsum("hk,hkv->hv", r[t], state) * self.size**-0.5)
+        return self.o_proj(torch.stack(out).view(len(x), -1) * torch.sigmoid(self.gate(at["g"])))
+
+
+class GatedSilu(GatedGelu):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Rwkv6Qwen2(Spark):
+    """The frame of ``Spark`` around other layers."""
+
+    def __init__(self, c: Config) -> None:
+        nn.Module.__init__(self)
+        self.frame(c, lambda i: (KeptMixing(c), GatedSilu(c)))
+
+
 FORMULAS: dict[str, Callable[[Config], nn.Module]] = {
     "RWKV7ForCausalLM": Rwkv7,
     "Rwkv6ForCausalLM": Rwkv6,
     "Spark2_5ForCausalLM": Spark,
+    "RWKV6Qwen2ForCausalLM": Rwkv6Qwen2,
 }

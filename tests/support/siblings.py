@@ -550,7 +550,7 @@ SIBLINGS |= {
 
 
 # Classes without a transformers model or sibling; formula_models.py implements their papers' formulas.
-BY_FORMULA = ("RWKV7ForCausalLM", "Rwkv6ForCausalLM", "Spark2_5ForCausalLM")
+BY_FORMULA = ("RWKV7ForCausalLM", "Rwkv6ForCausalLM", "Spark2_5ForCausalLM", "RWKV6Qwen2ForCausalLM")
 
 
 def is_theirs(name: str, kind: str) -> bool:
