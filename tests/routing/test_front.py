@@ -308,7 +308,7 @@ def test_only_whole_requests_and_no_foreign_headers_arrive() -> None:
                 (start, _) = await raw(front, scope_of("/x", headers=[header]), {"type": "http.request"})
                 assert (start["status"], front.replicas[0].is_ready) == (400, True)
             assert stubs[0].asked == []
-            assert front._n_held == 0
+            assert front._bodies._n_held == 0
             named = [(b"connection", b"X-Secret, close"), (b"x-secret", b"1"), (b"transfer-encoding", b"chunked")]
             start, *pieces = await raw(front, scope_of("/x", headers=named), {"type": "http.request", "body": b"{}"})
             (asked,) = stubs[0].asked

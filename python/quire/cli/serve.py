@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,12 @@ from .tool_options import tool_options
 
 if TYPE_CHECKING:
     from ..hub.registry import Preset
+    from ..server.service.service import Service
     from ..server.settings import Settings
 
-__all__ = ["command"]
+__all__ = ["command", "service_of"]
+
+_THEN = "quire.serve.then"  # in a context: what to do with the service instead of serving
 
 
 def _milliseconds(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
@@ -241,6 +245,27 @@ def command(**options: Any) -> None:
     server finishes the current answers, then exits.  Options may also come from the environment and from a TOML file
     (docs/server.md).  The command line takes precedence, then the environment.
     """
+    service = _service(options)
+    then: Callable[[Service], None] = click.get_current_context().meta.get(_THEN, _serve)
+    then(service)
+
+
+def service_of(arguments: Sequence[str]) -> Service:
+    """Return the service that ``quire serve`` with these arguments would run."""
+    with command.make_context("serve", list(arguments)) as context:
+        made: list[Service] = []
+        context.meta[_THEN] = made.append
+        command.invoke(context)
+    return made[0]
+
+
+def _serve(service: Service) -> None:
+    from ..server.serve import serve
+
+    serve(service, note)
+
+
+def _service(options: dict[str, Any]) -> Service:
     from ..server.keep_alive import seconds_of
     from ..server.worker.launch import launch
 
@@ -263,14 +288,13 @@ def command(**options: Any) -> None:
     several = settings.models_dir is not None or settings.allow_changes
     launched = launch() if path is not None or not several else None
 
-    from ..server.serve import serve
     from ..server.service.model_files import skipped_models
     from ..server.service.service import open_service
 
     if settings.models_dir is not None:
         for name, why in skipped_models(Path(settings.models_dir)).items():
             note(f"--models-dir skips {one_line(name)}: {why}")
-    serve(open_service(settings, path, config, launched), note)
+    return open_service(settings, path, config, launched)
 
 
 def _defaults(options: dict[str, Any], chat: ChatSettings) -> dict[str, Any]:

@@ -4,39 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import httpx
 
 from ..server.failures import says_shutting_down
 from ..server.origins import host_of
 from .policy import Policy
-from .prefixes import prefix_hashes
 from .replicas import HttpReplica, watch
+from .requests import Bodies, disconnected, error_body, hashes_of, is_repeatable, refuse, reply
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 __all__ = ["Front"]
 
-MOST_BODY_BYTES = 64 << 20
-MOST_HELD_BYTES = 1 << 30  # bodies of all requests
-_HEAVY_BYTES = 256 << 10  # larger bodies are decoded on a thread
 _CONNECT_S = 3.0
 _WAIT_S = 10.0  # for a replica that is ready
-_BODY_S = 60.0  # for more of a request's body
 _MOST_SENT = 2  # replicas that a request is sent to: one that crashes servers shall not crash all
 _MOST_SHORT_BYTES = 4096  # read of an answer to see if the replica is stopping
-# POST routes that only compute.  Others may have acted before the replica was lost, and are not sent again.
-_REPEATABLE = frozenset(
-    ("completions", "completion", "messages", "embeddings", "embedding", "rerank", "reranking", "score", "infill",
-     "tokenize", "detokenize", "apply-template", "count_tokens", "generate", "chat", "embed", "classify", "pooling",
-     "transcriptions", "input_tokens")
-)  # fmt: skip
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # RFC 9110, 7.6.1: these concern one connection; length and host are set anew.
 _HOP = frozenset(
@@ -80,7 +69,7 @@ class Front:
         self._policy = policy or Policy()
         self._hosts = hosts
         self.counts: Counter[str] = Counter()
-        self._n_held = 0
+        self._bodies = Bodies()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
         timeout = httpx.Timeout(None, connect=_CONNECT_S)
         self._client = httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False, follow_redirects=False)
@@ -103,61 +92,34 @@ class Front:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if sum(name == b"host" for name, _ in scope["headers"]) > 1:
-            await _refuse(send, 400, "malformed_request", "the request has several Host headers")
+            await refuse(send, 400, "malformed_request", "the request has several Host headers")
         elif self._hosts is not None and host_of(host) not in self._hosts:
             # A page whose name resolves to this address sends that name.
-            await _refuse(
-                send, 403, "host_not_allowed", "the Host header does not name this machine (see --allow-host)"
-            )
+            await refuse(send, 403, "host_not_allowed", "the Host header does not name this machine (see --allow-host)")
         elif scope["path"] == "/metrics":
-            await _reply(send, 200, b"text/plain; version=0.0.4", self._metrics().encode())
+            await reply(send, 200, b"text/plain; version=0.0.4", self._metrics().encode())
         else:
             await self._pass_on(scope, headers, receive, send)
 
     async def _pass_on(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
-        body = bytearray()
-        try:
-            if await self._read(body, receive, send):
-                await self._try(scope, headers, bytes(body), receive, send)
-        finally:
-            self._n_held -= len(body)
-
-    async def _read(self, body: bytearray, receive: Receive, send: Send) -> bool:
-        """Read the body; return False if it is refused, or if the client left before its end."""
-        while True:
-            try:
-                message = await asyncio.wait_for(receive(), _BODY_S)
-            except asyncio.TimeoutError:
-                await _refuse(send, 408, "body_timeout", f"no more of the body arrived in {_BODY_S:g} seconds")
-                return False
-            if message["type"] == "http.disconnect":
-                return False
-            piece = message.get("body", b"")
-            body += piece
-            self._n_held += len(piece)
-            if len(body) > MOST_BODY_BYTES:
-                await _refuse(send, 413, "body_too_large", f"the request has more than {MOST_BODY_BYTES} bytes")
-                return False
-            if self._n_held > MOST_HELD_BYTES:
-                await _refuse(send, 503, "overloaded", "too many bytes of requests are in progress", retry_after_s=1)
-                return False
-            if not message.get("more_body"):
-                return True
+        async with self._bodies.read(receive, send) as body:
+            if body is not None:
+                await self._try(scope, headers, body, receive, send)
 
     async def _try(self, scope: Scope, headers: dict[bytes, bytes], body: bytes, receive: Receive, send: Send) -> None:
-        hashes = await self._hashes(scope, headers, body)
+        hashes = await hashes_of(scope, headers, body)
         tried: set[HttpReplica] = set()
         n_tries = n_sent = 0
         while n_tries < len(self.replicas) + 2 and (replica := await self._ready(hashes, tried)) is not None:
             try:
                 request = _request(self._client, replica, scope, headers, body)
             except (httpx.InvalidURL, ValueError):
-                await _refuse(send, 400, "malformed_request", "the request's target is not a path")
+                await refuse(send, 400, "malformed_request", "the request's target is not a path")
                 return
             try:
                 await self._answer(replica, hashes, request, receive, send)
             except httpx.LocalProtocolError as error:  # not the replica's fault
-                await _refuse(send, 400, "malformed_request", f"the request cannot be passed on: {error}")
+                await refuse(send, 400, "malformed_request", f"the request cannot be passed on: {error}")
                 return
             except _Lost as error:
                 tried.add(replica)
@@ -167,22 +129,16 @@ class Front:
                     return
                 n_tries += 1
                 n_sent += error.was_sent
-                if error.was_sent and (n_sent >= _MOST_SENT or not _is_repeatable(scope)):
+                if error.was_sent and (n_sent >= _MOST_SENT or not is_repeatable(scope)):
                     self.counts["broken"] += 1
                     text = "the server was lost and may have acted on the request: it was not sent to another one"
-                    await _refuse(send, 502, "replica_lost", text)
+                    await refuse(send, 502, "replica_lost", text)
                     return
                 self.counts["retried"] += 1
                 continue
             return
         self.counts["refused"] += 1
-        await _refuse(send, 503, "no_replica", "no server is ready to answer", retry_after_s=5)
-
-    async def _hashes(self, scope: Scope, headers: dict[bytes, bytes], body: bytes) -> list[int]:
-        if scope["method"] != "POST" or not body:
-            return []
-        key = (headers.get(b"authorization") or headers.get(b"x-api-key") or b"").decode("latin-1")
-        return await asyncio.to_thread(_hashes_of, body, key) if len(body) > _HEAVY_BYTES else _hashes_of(body, key)
+        await refuse(send, 503, "no_replica", "no server is ready to answer", retry_after_s=5)
 
     async def _ready(self, hashes: Sequence[int], tried: set[HttpReplica]) -> HttpReplica | None:
         """Choose a replica that was not tried; wait for one if none is ready, as when the only one starts again."""
@@ -205,7 +161,7 @@ class Front:
         self._policy.index.add(replica, hashes)
         replica.n_active += 1
         unread = _Unread(replica, len(hashes) - matched)
-        gone = asyncio.ensure_future(_disconnected(receive))
+        gone = asyncio.ensure_future(disconnected(receive))
         answering = asyncio.ensure_future(self._relay(replica, request, send, unread))
         try:
             await asyncio.wait({gone, answering}, return_when=asyncio.FIRST_COMPLETED)
@@ -250,7 +206,7 @@ class Front:
             except (httpx.TransportError, _Lost):
                 _log.warning("[route] %s was lost in the middle of an answer", replica.url)
                 if not has_length and b"text/event-stream" in dict(headers).get(b"content-type", b""):
-                    event = b"data: " + _error("replica_lost", "the server that answered was lost") + b"\n\n"
+                    event = b"data: " + error_body("replica_lost", "the server that answered was lost") + b"\n\n"
                     await send({"type": "http.response.body", "body": event})
                 # Otherwise the connection is closed without an end, which every client takes for an error.
                 raise _Lost(has_begun=True) from None
@@ -262,14 +218,6 @@ class Front:
             lines.append(f'quire_route_ready{{replica="{replica.url}"}} {int(replica.is_ready)}')
             lines.append(f'quire_route_active{{replica="{replica.url}"}} {replica.n_active}')
         return "\n".join(lines) + "\n"
-
-
-def _hashes_of(body: bytes, key: str) -> list[int]:
-    try:
-        given: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        return []  # the replica says what is wrong with it
-    return prefix_hashes(given, key) if isinstance(given, dict) else []
 
 
 def _request(
@@ -295,12 +243,6 @@ def _kept(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     found = list(headers)
     named = {part.strip().lower() for name, value in found if name == b"connection" for part in value.split(b",")}
     return [(name, value) for name, value in found if name not in _HOP and name not in named]
-
-
-def _is_repeatable(scope: Scope) -> bool:
-    return scope["method"] in ("GET", "HEAD", "OPTIONS") or (
-        scope["method"] == "POST" and scope["path"].rstrip("/").rpartition("/")[2] in _REPEATABLE
-    )
 
 
 async def _unless(lost: asyncio.Event, work: Awaitable[T]) -> T:
@@ -335,25 +277,3 @@ async def _stopping(pieces: AsyncIterator[bytes]) -> bytes:
     if says_shutting_down(first):
         raise _Lost(was_sent=False)
     return first
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _refuse(send: Send, status: int, code: str, message: str, retry_after_s: int | None = None) -> None:
-    more = [] if retry_after_s is None else [(b"retry-after", str(retry_after_s).encode())]
-    await _reply(send, status, b"application/json", _error(code, message), more)
-
-
-def _error(code: str, message: str) -> bytes:
-    return json.dumps({"error": {"message": message, "type": "server_error", "code": code}}).encode()
-
-
-async def _reply(
-    send: Send, status: int, media_type: bytes, body: bytes, more: Sequence[tuple[bytes, bytes]] = ()
-) -> None:
-    headers = [(b"content-type", media_type), (b"content-length", str(len(body)).encode()), *more]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

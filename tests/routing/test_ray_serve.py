@@ -1,0 +1,124 @@
+"""Ray Serve for real: two replicas of the package's model behind the prefix router.  Needs ``pip install ray[serve]``."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+pytest.importorskip("ray.serve", reason="Ray Serve is not installed")
+PORT = 8765
+URL = f"http://127.0.0.1:{PORT}"
+OPTIONS = "--threads 1 -c 2048 --no-access-log"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    os.environ.update(
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S="60",  # machines that do other things, too
+        RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S="60",
+    )
+    from ray import serve
+
+    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+    try:
+        serve.start(http_options={"port": PORT})
+        deploy()
+        with httpx.Client(base_url=URL, timeout=60, trust_env=False) as made:
+            yield made
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+def deploy(options: str = OPTIONS) -> None:
+    from quire.ray import app
+    from ray import serve
+
+    serve.run(app({"replicas": 2, "num_cpus": 0.5, "options": options}), route_prefix="/")
+
+
+def chat(client: httpx.Client, text: str, **more: Any) -> httpx.Response:
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 16, "temperature": 0, **more}
+    return client.post("/v1/chat/completions", json=body)
+
+
+def replica_pids() -> list[int]:
+    from ray._private import state
+
+    found = [each for each in state.actors().values() if each["ActorClassName"] == "ServeReplica:default:Server"]
+    return [each["Pid"] for each in found if each["State"] == "ALIVE"]
+
+
+def test_later_turns_go_to_the_replica_that_knows_the_earlier_ones(client: httpx.Client) -> None:
+    shares = []
+    for talk in range(6):
+        text = f"Talk {talk}: tell me a story about a fox and a river. " * 12
+        for turn in range(3):
+            usage = chat(client, text + f" Turn {turn}.").json()["usage"]
+            shares.append(usage["prompt_tokens_details"]["cached_tokens"] / usage["prompt_tokens"])
+    assert all(share > 0.6 for i, share in enumerate(shares) if i % 3)
+
+
+def test_routes_dialects_and_errors_are_those_of_the_server(client: httpx.Client) -> None:
+    assert client.get("/v1/models").json()["data"][0]["id"] == "tiny-chat"
+    message = {"model": "tiny-chat", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
+    assert client.post("/v1/messages", json=message).json()["type"] == "message"
+    refused = client.post("/v1/chat/completions", content=b"{")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_json")
+    lines = [line for line in chat(client, "hi", stream=True).text.splitlines() if line]
+    assert lines[-1] == "data: [DONE]"
+
+
+def test_a_lost_replica_breaks_only_answers_that_had_begun(client: httpx.Client) -> None:
+    stop, outcomes = threading.Event(), []
+
+    def ask(n: int) -> None:
+        with httpx.Client(base_url=URL, timeout=60, trust_env=False) as own:
+            while not stop.is_set():
+                began_s = time.monotonic()
+                answer = chat(own, f"Story {n}", stream=True, max_tokens=60)
+                is_whole = answer.status_code == 200 and answer.text.rstrip().endswith("data: [DONE]")
+                is_broken = answer.status_code in (200, 502) and "replica_lost" in answer.text
+                outcomes.append((is_whole, is_broken, time.monotonic() - began_s))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        asking = [pool.submit(ask, n) for n in range(4)]
+        time.sleep(2)
+        os.kill(replica_pids()[0], signal.SIGKILL)
+        time.sleep(8)
+        stop.set()
+        for each in asking:
+            each.result()
+    assert all(is_whole or is_broken for is_whole, is_broken, _ in outcomes)
+    assert sum(is_broken for _, is_broken, _ in outcomes) <= 4
+    assert max(seconds for *_, seconds in outcomes) < 30
+    assert chat(client, "hi").status_code == 200
+
+
+def test_an_update_fails_no_request(client: httpx.Client) -> None:
+    statuses, updated = [], threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(base_url=URL, timeout=120, trust_env=False) as own:
+            while not updated.is_set():
+                statuses.append(chat(own, "hi", max_tokens=4).status_code)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        deploy(OPTIONS + " --alias newer")
+    finally:
+        updated.set()
+        asking.join()
+    assert set(statuses) == {200}
+    assert client.get("/v1/models").json()["data"][0]["aliases"] == ["newer"]
