@@ -121,4 +121,4 @@ def test_an_update_fails_no_request(client: httpx.Client) -> None:
         updated.set()
         asking.join()
     assert set(statuses) == {200}
-    assert client.get("/v1/models").json()["data"][0]["aliases"] == ["newer"]
+    assert "newer" in client.get("/v1/models").text
