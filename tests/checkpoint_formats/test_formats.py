@@ -149,6 +149,28 @@ def test_biases_of_zeros_are_ignored(tmp_path: Path) -> None:
     assert (GGUFReader(tmp_path / "b.gguf").tensor("blk.0.ffn_up.bias").numpy() == 1).all()
 
 
+def test_experts_may_have_4_bits_beside_8(tmp_path: Path) -> None:
+    """DeepSeek V4 stores them so, with other names of the scales."""
+    rng = np.random.default_rng(5)
+    parts, numbers = fp8(rng, (80, 112), block=(32, 48), powers=True)
+    codes, exponents = rng.integers(0, 16, (6, 64)), rng.integers(100, 130, (6, 2))
+    tensors: dict[str, Tensor] = {
+        "attn.wkv.weight": parts["weight"],
+        "attn.wkv.scale": ("F8_E8M0", parts["weight_scale_inv"][1]),
+        "experts.0.w1.weight": ("I8", (codes[:, 0::2] | codes[:, 1::2] << 4).astype(np.uint8)),
+        "experts.0.w1.scale": ("F8_E8M0", exponents.astype(np.uint8)),
+    }
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    config = {"quant_method": "fp8", "weight_block_size": [32, 48], "scale_fmt": "ue8m0", "expert_dtype": "fp4"}
+    checkpoint = StoredCheckpoint(tmp_path, Fields("quantization_config", config))
+    assert sorted(checkpoint) == ["attn.wkv.weight", "experts.0.w1.weight"]
+    assert np.array_equal(checkpoint.values("attn.wkv.weight"), numbers)
+    magnitudes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    expected = np.where(codes > 7, -1, 1) * magnitudes[codes % 8] * np.repeat(np.exp2(exponents - 127.0), 32, axis=1)
+    assert np.array_equal(checkpoint.values("experts.0.w1.weight"), expected)
+    assert checkpoint.matrices["experts.0.w1.weight"].exact_types() == ("mxfp4",)
+
+
 @pytest.mark.parametrize("block", [(32, 48), None])
 def test_experts_may_be_one_tensor_of_8_bits(tmp_path: Path, block: tuple[int, int] | None) -> None:
     rng, shape = np.random.default_rng(5), (80, 112)

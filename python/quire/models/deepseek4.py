@@ -439,7 +439,13 @@ HF = {
             "num_key_value_heads": (1,),
         },
         rope=_rope,
-        unused=("norm_topk_prob", "n_shared_experts", "num_nextn_predict_layers", "router_jitter_noise", "n_group"),
+        unused=(
+            "norm_topk_prob",
+            "n_shared_experts",
+            "num_nextn_predict_layers",
+            "router_jitter_noise",
+            "expert_dtype",
+        ),
         ignored=("mtp.*", "model.mtp.*", "*.ffn.gate.tid2eid"),
     )
 }

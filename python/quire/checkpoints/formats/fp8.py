@@ -3,6 +3,8 @@
 A module has ``weight`` and its scale, which is ``weight_scale_inv`` (one number, or one per block of rows and columns)
 or ``weight_scale`` (one number, or one per row).  The scales of activations (``activation_scale``, ``input_scale``) are
 not used, as Quire does not round activations to 8 bits.
+
+DeepSeek V4 calls the scale ``scale``.  Its experts have 4 bits (two numbers per byte), and 32 columns share an exponent.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import LoadError, UnsupportedError
 from .matrix import Contents
-from .minifloats import FLOAT8, Float8Matrix
+from .minifloats import FLOAT8, Float8Matrix, MXFP4Matrix
 
 if TYPE_CHECKING:
     from ...files.safetensors import SafetensorsFolder
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 SCALES = ("_scale_inv", "_scale")
 OF_ACTIVATIONS = ("activation_scale", "input_scale", "input_scale_ub", "k_scale", "v_scale", "kv_scale")
 SCHEMES = ("dynamic", "static")
+PAIRS = ("I8", "U8")  # types of bytes with two numbers
 
 
 def fp8(config: Fields, tensors: SafetensorsFolder) -> Contents:
@@ -35,16 +38,27 @@ def fp8(config: Fields, tensors: SafetensorsFolder) -> Contents:
         )
     if (scales := config.text("scale_fmt", "float")) not in ("float", "ue8m0"):
         raise UnsupportedError(f"[convert] 'scale_fmt' of {config.where} is '{scales}': expected float or ue8m0")
+    if (experts := config.text("expert_dtype", "fp8")) not in ("fp8", "fp4"):
+        raise UnsupportedError(f"[convert] 'expert_dtype' of {config.where} is '{experts}': expected fp8 or fp4")
     config.read(("dequantize", "activation_scale_ub", "modules_to_convert"))
     found = Contents()
     for name in tensors:
         if tensors.dtype(name) in FLOAT8:
-            scale = next((name + suffix for suffix in SCALES if name + suffix in tensors), None)
+            scale = next(
+                (one for one in (*(name + suffix for suffix in SCALES), _sibling(name)) if one in tensors), None
+            )
             if scale is None:
                 raise LoadError(f"[convert] tensor '{name}_scale_inv' is missing in the checkpoint")
             found.add(Float8Matrix(tensors, name, scale, _block(tensors, name, scale, block)), name, scale)
+        elif tensors.dtype(name) in PAIRS and name.endswith(".weight") and _sibling(name) in tensors:
+            found.add(MXFP4Matrix(tensors, name, name, _sibling(name)), name, _sibling(name))
     found.parts.update(name for name in tensors if name.rpartition(".")[2] in OF_ACTIVATIONS)
     return found
+
+
+def _sibling(name: str) -> str:
+    """Return DeepSeek V4's name of the scale."""
+    return f"{name.removesuffix('weight')}scale"
 
 
 def _block(tensors: SafetensorsFolder, name: str, scale: str, block: list[object]) -> tuple[int, int] | None:
@@ -52,7 +66,7 @@ def _block(tensors: SafetensorsFolder, name: str, scale: str, block: list[object
     shape, grid = tensors.shape(name), tensors.shape(scale)
     if len(shape) < 2:
         return None
-    if scale.endswith("_inv") and block and grid not in ((), (1,)):
+    if scale.endswith(("_inv", ".scale")) and block and grid not in ((), (1,)):
         first, second = block
         assert isinstance(first, int)
         assert isinstance(second, int)

@@ -79,7 +79,7 @@ class Float4Matrix(StoredMatrix):
     group: int
 
     def __init__(self, tensors: SafetensorsFolder, name: str, packed: str, scale: str) -> None:
-        shape = stored(tensors, packed, "U8", n_dims=2).shape
+        shape = stored(tensors, packed, "U8", "I8", n_dims=2).shape
         super().__init__(name, (shape[0], shape[1] * 2), "bf16")
         self._tensors, self._packed, self._scale = tensors, packed, scale
         if self.n_columns % self.group:
@@ -89,7 +89,7 @@ class Float4Matrix(StoredMatrix):
         check_shape(tensors, scale, (shape[0], self.n_columns // self.group))
 
     def _bytes(self, begin: int, end: int) -> Bytes:
-        return self._tensors.bytes_of(self._packed)[begin:end]
+        return self._tensors.array(self._packed)[begin:end].view("u1")
 
     @abstractmethod
     def _scales(self, begin: int, end: int) -> Floats:
