@@ -112,8 +112,15 @@ class DeepSeek32(deepseek2.DeepSeek2):
             if not has_own:
                 block.attention.picker = indexers.shared
                 continue
-            how = {"layer": next(cached), "rotation": rotation, "eps": self.index_eps()}
-            indexer = self.indexer(layer, config.dim, sizes.q_rank, sizes=self.index_sizes, **how)
+            indexer = self.indexer(
+                layer,
+                config.dim,
+                sizes.q_rank,
+                sizes=self.index_sizes,
+                layer=next(cached),
+                rotation=rotation,
+                eps=self.index_eps(),
+            )
             block.attention.picker = indexers.own(indexer)
 
     def _layers_with_indexers(self, keys: Keys, weights: Weights) -> list[bool]:
