@@ -9,6 +9,7 @@ namespace quire {
 namespace {
 
 constexpr size_t most_queued_bytes = size_t{128} << 20; // contents that wait to be written
+constexpr size_t most_queued = 65536; // entries
 constexpr size_t most_staged_bytes = size_t{128} << 20; // contents that were read and not taken
 constexpr int n_readers = 2; // one checks while the other reads
 constexpr double close_s = 10; // for writing the rest of the queue
@@ -106,9 +107,16 @@ bool CacheTiers::wants(const TierKey &key, TierOffer offer) {
         host_->touch(key);
         return false;
     }
-    if (!disk_ || disk_->is_known(key)) return false;
+    if (!disk_) return false;
+    const bool is_there = disk_->is_known(key);
     std::lock_guard lock(mutex_);
     if (queued_.contains(key)) return false;
+    if (is_there) { // it was used until now
+        if (!closing_ && to_write_.size() < most_queued)
+            to_write_.push_back(queued_.emplace(key, TierData()).first->first);
+        written_.notify_all();
+        return false;
+    }
     if (has_queue_room(*size_bytes)) return true;
     ++n_dropped_;
     return false;
@@ -189,7 +197,7 @@ void CacheTiers::run_writer() {
         to_write_.pop_front();
         lock.unlock();
         try {
-            disk_->put(key, data);
+            data ? disk_->put(key, data) : disk_->touch(key);
         } catch (const std::exception &) { // out of memory: as if the disk was full
         }
         lock.lock();

@@ -79,8 +79,8 @@ def test_memory_of_the_host_keeps_the_hits_of_a_device(n_layers: int | None) -> 
 
 
 def test_the_identity_tells_all_that_numbers_depend_on(tmp_path: Path) -> None:
-    def identity(path: Path = packaged_model(), **options: object) -> bytes:
-        reader, config = GGUFReader(path), EngineConfig(**options)  # type: ignore[arg-type]
+    def identity(path: Path | None = None, **options: object) -> bytes:
+        reader, config = GGUFReader(path or packaged_model()), EngineConfig(**options)  # type: ignore[arg-type]
         return cache_identity(
             reader, config, n_ctx=64, fit=None, kernel_set=None, devices=["CPU"], media=None, merges_adapters=True
         )

@@ -130,6 +130,20 @@ def test_the_folder_keeps_to_its_budget_and_loses_the_oldest(tmp_path: Path) -> 
         assert ask(second, texts[0]) == (0, 0)
 
 
+def test_closing_tells_which_files_were_used_last(tmp_path: Path) -> None:
+    old, new = prompt(41, seed=1), prompt(41, seed=2)
+    with client(tmp_path) as first:
+        ask(first, old)
+        until(lambda: len(entries(tmp_path)) == 12)
+        of_old = entries(tmp_path)
+        ask(first, new)
+        until(lambda: len(entries(tmp_path)) == 24)
+        ask(first, old)  # from the pool: nothing is read
+    used = {path: path.stat().st_mtime_ns for path in entries(tmp_path)}
+    last_of_new = max(used[path] for path in used if path not in of_old)
+    assert sum(used[path] > last_of_new for path in of_old) == 10  # those of the prompt
+
+
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     left = tmp_path / "quire-abc.part"
     left.write_bytes(b"half")

@@ -83,7 +83,6 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     arguments += ["--load", "copy", "--packed-cache", "folder", "--device", "cpu", "--deterministic"]
     arguments += ["--policy", "fifo", "--max-sequences", "3", "--cache-blocks", "9", "--batch-size", "8"]
     arguments += ["--step-time", "0.5", "--snapshot-tokens", "64", "--quantize", "Q8_0"]
-    arguments += ["--lora-modules", "n=p", "--max-loras", "3", "--max-lora-rank", "4"]
     arguments += ["--cache-disk", "d", "--cache-disk-size", "2G", "-cram", "-1"]
     arguments += [
         "--mmproj",
@@ -116,7 +115,6 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}
     expected |= {"lora_modules": (("x", "a=b.gguf"),), "max_loras": 5, "max_lora_rank": 64}
     expected |= {"snapshot_tokens": 64, "quantize": "Q8_0"}
-    expected |= {"lora_modules": (("n", "p"),), "max_loras": 3, "max_lora_rank": 4}
     expected |= {"cache_disk": "d", "cache_disk_size": 2 << 30, "cache_ram": 2**60}
     expected |= {"mmproj": "m.gguf", "draft": "d.gguf", "speculation": "auto", "draft_max": 8, "draft_min": 1}
     # --memory-budget belongs to the server; taps are only for programs; -ngl cannot be combined with --device cpu, nor

@@ -232,7 +232,7 @@ void Decoder::run() {
         publish();
     }
     loop_.cancel_all();
-    loop_.step(); // offers what has been computed to the tiers below the pool
+    loop_.keep_prefixes();
     loop_.check();
     publish();
     outbox_.close();

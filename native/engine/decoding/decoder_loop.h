@@ -68,6 +68,7 @@ class DecoderLoop {
         if (tiers_) tiers_->retire();
     }
     void resume(RequestId id, int choice); // the mask that a choice waited for is there
+    void keep_prefixes(); // gives what is still to be offered to the tiers below the pool
     // Prefixes of texts on their way to a file and back: decoder_prefixes.cpp.
     std::vector<PrefixHash> names_of(const PrefixText &text) const; // for any thread
     SequenceCache::Below find_prefix(std::span<const PrefixHash> names);

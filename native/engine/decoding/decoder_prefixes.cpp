@@ -42,6 +42,21 @@ std::vector<TierEntry> DecoderLoop::read_prefix(std::span<const TierKey> keys) {
 
 void DecoderLoop::load_prefix(const std::vector<TierEntry> &entries) { scheduler_.load(entries); }
 
+void DecoderLoop::keep_prefixes() {
+    if (!tiers_ || frozen_) return;
+    const CachePool &pool = scheduler_.pool();
+    Plan plan;
+    plan.edits = scheduler_.take_edits();
+    run(plan);
+    // Files of what can still be found were used until now; there is no time to write what is not on disk.
+    const auto touch = [&](int group, const BlockPool &blocks) {
+        for (const BlockId block : blocks.free_blocks())
+            if (const auto &name = blocks.hash(block)) tiers_->wants({group, *name}, TierOffer::published);
+    };
+    for (size_t i = 0; i < pool.n_groups(); ++i) touch(static_cast<int>(i), *pool.group(i));
+    if (pool.has_states()) touch(CacheEdit::states, pool.states());
+}
+
 int64_t Decoder::export_prefix(const PrefixText &text, const std::string &path, const std::string &note) {
     require_prefixes();
     const std::vector<PrefixHash> names = loop_.names_of(text);

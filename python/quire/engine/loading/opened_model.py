@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -246,16 +247,19 @@ class ModelParts:
             ram_bytes=config.cache_ram,
             disk_folder="" if config.cache_disk is None else trusted_folder(config.cache_disk),
             disk_bytes=config.cache_disk_size,
-            model=cache_identity(
-                self.reader,
-                config,
-                n_ctx=sizes.n_ctx,
-                fit=self.fit,
-                kernel_set=self.kernel_set,
-                devices=[device.name for device in self.devices],
-                media=self.media_path,
-                merges_adapters=not self.has_library,
-            ),
+            model=os.urandom(32) if config.cache_disk is None else self._identity(sizes),
+        )
+
+    def _identity(self, sizes: Sizes) -> bytes:
+        return cache_identity(
+            self.reader,
+            self.config,
+            n_ctx=sizes.n_ctx,
+            fit=self.fit,
+            kernel_set=self.kernel_set,
+            devices=[device.name for device in self.devices],
+            media=self.media_path,
+            merges_adapters=not self.has_library,
         )
 
 
