@@ -255,9 +255,17 @@ void bind_operations(py::module_ &m) {
     m.def(
         "attend_rows",
         [](const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, float scale, float cap, int window,
-           MaybeWeight bias) { return attend_rows({q, k, v}, AttendRowsSpec{scale, cap, window, std::move(bias)}); },
+           MaybeWeight bias, std::optional<TraceTensor> related) {
+            return attend_rows({q, k, v}, AttendRowsSpec{scale, cap, window, std::move(bias), std::move(related)});
+        },
         py::arg("q"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F,
-        py::arg("window") = 0, py::arg("bias") = py::none());
+        py::arg("window") = 0, py::arg("bias") = py::none(), py::arg("related") = py::none());
+    m.def(
+        "relate",
+        [](const TraceTensor &by_row, const TraceTensor &by_token, std::vector<int32_t> buckets, int n_ctx) {
+            return relate(by_row, by_token, {std::move(buckets), n_ctx});
+        },
+        py::arg("by_row"), py::arg("by_token"), py::kw_only(), py::arg("buckets"), py::arg("n_ctx"));
     m.def(
         "glu",
         [](const TraceTensor &gate, const TraceTensor &up, const std::string &act) {

@@ -32,6 +32,8 @@ CASES: list[tuple[str, str, dict[str, object]]] = [
     ("mpnet", "MPNetForSequenceClassification", {}),
     ("albert", "AlbertForSequenceClassification", {"hidden_act": "gelu"}),
     ("albert", "AlbertForTokenClassification", {}),
+    ("deberta-v2", "DebertaV2ForSequenceClassification", {"share_att_key": False, "norm_rel_ebd": "none"}),
+    ("deberta-v2", "DebertaV2ForTokenClassification", {"position_buckets": -1, "position_biased_input": True}),
     ("nomic-bert", "NomicBertForSequenceClassification", {}),
     ("nomic-bert", "NomicBertForTokenClassification", {}),
     ("jina-bert-v3", "JinaEmbeddingsV3ForTokenClassification", {}),
@@ -112,3 +114,15 @@ def test_a_model_without_tags_refuses_them(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "bert")
     with LLM(tmp_path, threads=1) as llm, pytest.raises(UnsupportedError, match="no classifier of tokens"):
         llm.tag("x")
+
+
+def test_texts_of_a_batch_keep_their_distances(tmp_path: Path) -> None:
+    """DeBERTa: rows of several texts in one step, longer than the distances that have a bucket of their own."""
+    model = write_random(tmp_path, "deberta-v2", "DebertaV2Model", {"max_relative_positions": 24})
+    prompts = [(IDS * 9)[: 7 + 25 * i] for i in range(3)]
+    with torch.no_grad():
+        expected = [model(torch.tensor([ids])).last_hidden_state[0, 0].numpy() for ids in prompts]
+    for kernels in ("auto", "stock"):
+        with LLM(tmp_path, threads=1, kernels=kernels) as llm:  # type: ignore[arg-type]
+            found = llm.embed(prompts, pooling="cls", normalize=False)
+        assert np.abs(found - np.stack(expected)).max() <= 1e-3 * np.abs(expected).max()

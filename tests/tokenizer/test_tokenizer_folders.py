@@ -178,6 +178,36 @@ def test_character_map_of_tokenizer_json(tmp_path: Path) -> None:
         assert direct.encode(text, add_special=False) == through.encode(text, add_special=False) == want, ascii(text)
 
 
+def test_tidied_spaces_and_marks_around(tmp_path: Path) -> None:
+    """DeBERTa's tokenizer.json."""
+    blob = character_map({key.encode(): value.encode() for key, value in REPLACEMENTS.items()})
+    oracle = tokenizers.Tokenizer(models.Unigram(unigram_entries(), unk_id=2))
+    runs = normalizers.Replace(tokenizers.Regex(" {2,}"), " ")
+    oracle.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Precompiled(blob), runs])
+    oracle.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    oracle.add_special_tokens([tokenizers.AddedToken("<unk>", special=True, normalized=True), "[CLS]", "[SEP]"])
+    ids = {text: oracle.token_to_id(text) for text in ("[CLS]", "[SEP]")}
+    oracle.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=list(ids.items())
+    )
+    folder = saved(oracle, tmp_path)
+    direct, through = Tokenizer.from_pretrained(folder), converted(folder, tmp_path)
+    rng = random.Random(37)
+    for _ in range(300):
+        text = "".join(
+            rng.choice([*REPLACEMENTS, "the ", "a", "  ", "\n", "<unk>", "[SEP]"]) for _ in range(rng.randint(1, 9))
+        )
+        if any(text.strip().startswith(start) or text.strip().endswith(start) for start in REPLACEMENTS):
+            continue  # a replacement that is a space stays at the ends, unlike SentencePiece's
+        if "<unk>" in text and any(character.isspace() for character in text):
+            continue  # spaces beside a mark that is matched after normalization stay
+        want = oracle.encode(text).ids
+        assert direct.encode(text, parse_special=True) == want, ascii(text)
+        assert through.encode(text, parse_special=True) == want, ascii(text)
+    assert direct.encode_pair("the", "a").token_ids == oracle.encode("the", "a").ids
+    assert through.encode_pair("the", "a").token_ids == oracle.encode("the", "a").ids
+
+
 # tokenizer.model
 
 
@@ -371,3 +401,23 @@ def test_a_processors_template_is_used_if_the_tokenizer_has_none(tmp_path: Path)
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": ["x"]}))
     with pytest.raises(LoadError, match=r"chat_template\.json"):
         read_pretrained(folder)
+
+
+def test_marks_around_texts_of_deberta(tmp_path: Path) -> None:
+    """DeBERTa's spm.model names its marks as beginning and end; they are put around every text and pair."""
+    marks = [("[PAD]", TokenKind.CONTROL), ("[CLS]", TokenKind.CONTROL), ("[SEP]", TokenKind.CONTROL)]
+    pieces = [*marks, ("[UNK]", TokenKind.UNKNOWN), *((text, TokenKind.NORMAL) for text in (SPACE, "a", f"{SPACE}a"))]
+    data = b"".join(message((1, message((1, text), (2, -1.0), (3, int(kind))))) for text, kind in pieces)
+    trainer = message((3, 1), (40, 3), (41, 1), (42, 2), (43, 0))
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "spm.model").write_bytes(data + message((2, trainer), (3, message((1, "x"), (4, 1)))))
+    (folder / "added_tokens.json").write_text(json.dumps({"[MASK]": 7}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False, "vocab_type": "spm"}))
+    for tokenizer in (Tokenizer.from_pretrained(folder), converted(folder, tmp_path)):
+        assert tokenizer.encode("  a  aa ") == [1, 6, 6, 5, 2]
+        assert tokenizer.encode_pair("a", "a").token_ids == [1, 6, 2, 6, 2]
+        assert tokenizer.encode("[MASK]") == [1, 7, 2]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
+    with pytest.raises(UnsupportedError, match="do_lower_case"):
+        Tokenizer.from_pretrained(folder)

@@ -58,6 +58,8 @@ struct GraphInputs {
     ggml_tensor *features = nullptr; // f32 [n_tokens, n]
     ggml_tensor *sequences = nullptr; // i32 {2, n_tokens + 1}: see StockParts
     std::map<int, ggml_tensor *> row_masks; // by window, bidirectional: f32 [n_tokens, n_tokens], 0 or -inf
+    // Buckets of distances (relate), i32 [n_tokens, n_tokens]: of each token for a row, of each row for a token.
+    std::map<const std::vector<int32_t> *, ggml_tensor *> row_buckets, token_buckets;
     std::map<int, ggml_tensor *> row_bias_columns; // by its columns, bidirectional: i32 [n_tokens * n_tokens]
     // For attention to cached rows, by group: the slots where rows are written, i64 [n_tokens]; and the index of each of
     // the step's rows among the rows of all parts, i32 [n_tokens].

@@ -139,6 +139,16 @@ void fill_row_bias_columns(const StepToFill &step, int n, ggml_tensor *target) {
         for (int32_t other = 0; other < n_rows; ++other) *out++ = std::clamp(n / 2 + other - row, 0, n - 1);
 }
 
+// The index of a row changes slower, or that of a token.
+void fill_buckets(const StepToFill &step, const std::vector<int32_t> &buckets, bool by_token, ggml_tensor *target) {
+    const auto n = static_cast<int32_t>(target->ne[1]), middle = static_cast<int32_t>(buckets.size() / 2);
+    auto *out = step.memory.host<int32_t>(target);
+    for (int32_t slow = 0; slow < n; ++slow)
+        for (int32_t fast = 0; fast < n; ++fast)
+            *out++ = buckets[static_cast<size_t>(
+                std::clamp(middle + (by_token ? slow - fast : fast - slow), 0, 2 * middle))];
+}
+
 // ggml has a fourth axis, for pairs beyond the sections of Qwen3-VL: it is time, as in transformers.
 void fill_axes(const StepToFill &step, ggml_tensor *target) {
     if (target == nullptr) return;
@@ -253,6 +263,8 @@ void StepInputs::fill(const StepToFill &step) {
     for (auto [target, boundary] : inputs.carried) fill_carried(step, *boundary, target);
     for (auto [window, target] : inputs.row_masks) fill_row_mask(step, window, target);
     for (auto [n, target] : inputs.row_bias_columns) fill_row_bias_columns(step, n, target);
+    for (auto [buckets, target] : inputs.row_buckets) fill_buckets(step, *buckets, false, target);
+    for (auto [buckets, target] : inputs.token_buckets) fill_buckets(step, *buckets, true, target);
     for (auto [group, target] : inputs.slots) fill_slots(step, group, target);
     for (auto [group, target] : inputs.places) fill_places(step, group, target);
     for (auto [place, target] : inputs.rows) fill_rows(step, place, target);

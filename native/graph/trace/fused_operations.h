@@ -99,8 +99,17 @@ struct AttendRowsSpec {
     float soft_cap;
     int window; // w: w / 2 positions to either side; 0: all
     WeightRef bias; // as above, [n_head, odd]; may be null
+    std::optional<TraceTensor> related = std::nullopt; // by relate(): added to scores, in the place of `bias`
 };
 TraceTensor attend_rows(const Heads &heads, AttendRowsSpec spec);
+// Scores of a row and a token that depend on both and on their distance (operations/fused/relate.cpp): by_row and
+// by_token [tokens, n_head, n] have a number for each bucket of distances.  The result, [tokens, n_head, n_ctx], is for
+// `AttendRowsSpec::related` only.
+struct RelateSpec {
+    std::vector<int32_t> buckets; // by distance: the middle one of the token itself, later ones of later tokens
+    int n_ctx; // the longest context
+};
+TraceTensor relate(const TraceTensor &by_row, const TraceTensor &by_token, RelateSpec spec);
 
 // Each number by itself (operations/fused/elements.cpp).
 TraceTensor add(const TraceTensor &a, const TraceTensor &b);

@@ -114,7 +114,9 @@ class Worker {
         int first_column = bias.own(shape_.both_ways) - batch_.position(row.sequence, row.row);
         if (data_.picked.rows != nullptr) {
             const int64_t n = data_.picked.n;
-            bias = {data_.picked.rows + (row_begin[0] + row.row) * n, static_cast<int>(n)};
+            const int64_t own_head = data_.picked.n_head == 1 ? 0 : head;
+            bias = {data_.picked.rows + ((row_begin[0] + row.row) * data_.picked.n_head + own_head) * n,
+                    static_cast<int>(n)};
             first_column = 0;
         }
         return {data_.q + at * shape_.head_dim,

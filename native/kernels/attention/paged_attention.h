@@ -88,10 +88,11 @@ struct DistanceBias {
     int own(bool both_ways) const { return both_ways ? n / 2 : n - 1; }
 };
 
-// Numbers added to a row's scores for each token from position 0 on, the same for all heads.
+// Numbers added to a row's scores for each token from position 0 on, of each head or the same for all.
 struct RowBias {
-    const float *rows = nullptr; // [rows, n]; null means nothing
+    const float *rows = nullptr; // [rows, n_head, n]; null means nothing
     int64_t n = 0;
+    int n_head = 1; // 1: the same for all
 };
 
 struct AttentionData {
@@ -99,7 +100,7 @@ struct AttentionData {
     const void *k_pool, *v_pool; // v_pool is not read if V is in K
     const float *sinks; // [n_head] a score without a value that is part of each head's softmax; or null
     DistanceBias bias;
-    RowBias picked; // excludes tokens; not with `bias`
+    RowBias picked; // excludes tokens or relates them; not with `bias`
     float *out; // [n_out_rows, n_head, v_head_dim]
     int n_out_rows; // at least n_rows; the rows from n_rows on are padding and are set to zero
 };

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .._native import graph
@@ -182,6 +182,13 @@ class Step:
         soft_cap: float = 0.0,
         window: int = 0,
         bias: Weight | None = None,
+        related: Tensor | None = None,
     ) -> Tensor:
         """Attend in both directions: each token to all tokens of its sequence, later ones too.  Nothing is cached."""
-        return graph.attend_rows(q, k, v, scale=scale, soft_cap=soft_cap, window=window, bias=bias).merge_heads()
+        return graph.attend_rows(
+            q, k, v, scale=scale, soft_cap=soft_cap, window=window, bias=bias, related=related
+        ).merge_heads()
+
+    def relate(self, by_row: Tensor, by_token: Tensor, buckets: Sequence[int]) -> Tensor:
+        """Return scores of pairs of tokens by their distance, for ``attend_both_ways`` (see ``graph.relate``)."""
+        return graph.relate(by_row, by_token, buckets=buckets, n_ctx=self.n_ctx)

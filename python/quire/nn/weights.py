@@ -179,6 +179,16 @@ class Weights:
         values = np.asarray(dequantize(tensor), np.float32).reshape(shape)
         return values if str(tensor.dtype) == "f32" else values.astype(np.float16)
 
+    def values(self, name: str) -> npt.NDArray[np.float32]:
+        """Return the values of a tensor that another call takes."""
+        import numpy as np
+
+        from .._native.quant import dequantize
+
+        full = self._prefix + name
+        shape = self._reader.tensor_info(full).shape
+        return np.asarray(dequantize(self._reader.tensor(full)), np.float32).reshape(shape)
+
     def computed(self, name: str, values: npt.NDArray[np.float32 | np.float16]) -> Weight:
         """Return a weight computed from the file's keys or from other weights."""
         import numpy as np

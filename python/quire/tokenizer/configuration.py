@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from quire.errors import LoadError
+from quire.errors import LoadError, UnsupportedError
 from quire.tokenizer.vocabulary import AddedTokenRule, Family, TokenKind, Vocabulary
 
 __all__ = ["end_ids_of", "special_ids_of", "with_configuration"]
@@ -103,8 +103,15 @@ def with_configuration(found: Vocabulary, place: Path, config: Json) -> Vocabula
     is_pairs = found.family is Family.SCORED_PAIR
     before = config.get("add_bos_token", is_pairs) is True and "bos" in special_ids
     after = config.get("add_eos_token", not is_pairs) is True and "eos" in special_ids
+    doubles = found.doubles_separator
+    if (_named(texts, special_ids, "bos"), _named(texts, special_ids, "eos")) == ("[CLS]", "[SEP]"):  # DeBERTa's
+        for name in ("do_lower_case", "split_by_punct"):
+            if config.get(name):
+                raise UnsupportedError(f"[tokenizer] tokenizer_config.json: {name} is unsupported: expected false")
+        before, after, doubles = True, True, False
     return replace(
         found,
+        doubles_separator=doubles,
         texts=texts,
         kinds=kinds,
         scores=scores,
@@ -113,6 +120,10 @@ def with_configuration(found: Vocabulary, place: Path, config: Json) -> Vocabula
         prefix_ids=(special_ids["bos"],) if before else (),
         suffix_ids=(special_ids["eos"],) if after else (),
     )
+
+
+def _named(texts: Sequence[str], special_ids: Mapping[str, int], name: str) -> str | None:
+    return texts[special_ids[name]] if name in special_ids else None
 
 
 def _added(place: Path, config: Json) -> dict[int, dict[str, object]]:

@@ -54,7 +54,7 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
     place = Path(folder)
     config_path = place / "tokenizer_config.json"
     config = _read_json(config_path) if config_path.exists() else {}
-    for name in ("tokenizer.model", "spiece.model"):
+    for name in ("tokenizer.model", "spiece.model", "spm.model"):
         if not (place / "tokenizer.json").exists() and (place / name).exists():
             found = with_configuration(read_sentencepiece(place / name), place, config)
             end_ids = end_ids_of(place, len(found.texts))
@@ -131,12 +131,13 @@ def _with_model(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
 
 
 def _is_kept(found: Vocabulary, rule: AddedTokenRule, kind: str) -> bool:
-    """Return whether normalization keeps a mark, so that it may be matched before (MPNet's ``<unk>``).
+    """Return whether normalization keeps a mark, so that it may be matched before (MPNet's ``<unk>``, DeBERTa's).
 
     Then only spellings in capitals stay text, which the published tokenizers take for the mark.
     """
     text = found.texts[rule.id]
-    return kind == "WordPiece" and found.kinds[rule.id] != TokenKind.USER_DEFINED and text.isascii() and text.islower()
+    is_text = kind not in ("WordPiece", "Unigram") or found.kinds[rule.id] == TokenKind.USER_DEFINED
+    return not is_text and text.isascii() and (text.islower() or kind == "Unigram")
 
 
 def _read_json(path: Path) -> Json:

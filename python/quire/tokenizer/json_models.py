@@ -62,14 +62,26 @@ def unigram_entries(model: Json) -> tuple[list[str], list[float]]:
     return texts, scores
 
 
+def _untidied(found: list[Json]) -> tuple[list[Json], bool]:
+    """Return the steps besides those that remove spaces at the ends and join runs of them, and if there are these."""
+    ends = [
+        step for step in found if step.get("type") == "Strip" and step.get("strip_left") and step.get("strip_right")
+    ]
+    runs = [step for step in found if step.get("pattern") == {"Regex": " {2,}"} and step.get("content") == " "]
+    if bool(ends) != bool(runs):
+        raise unsupported("the normalizer Strip without Replace of ' {2,}', or the reverse, is unsupported")
+    return [step for step in found if step not in ends and step not in runs], bool(ends)
+
+
 def space_rules(normalizer: object, pre_tokenizer: object) -> SpaceRules:
     """Return the rules of SentencePiece's normalizer from the steps that converters write.
 
     Raises:
         UnsupportedError: There are other steps.
     """
-    prefix, writes, merges, once = "none", False, False, False
-    for step in steps(normalizer, "normalizer"):
+    prefix, writes, once = "none", False, False
+    kept, merges = _untidied(steps(normalizer, "normalizer"))
+    for step in kept:
         kind, pattern = step.get("type"), step.get("pattern")
         if kind == "Prepend" and step.get("prepend") == SPACE and not writes:
             prefix = "every"
@@ -93,7 +105,7 @@ def space_rules(normalizer: object, pre_tokenizer: object) -> SpaceRules:
     if not writes:
         raise unsupported("no step writes spaces as U+2581")
     if merges and prefix != "every":
-        raise unsupported("WhitespaceSplit is only supported with Metaspace.prepend_scheme 'always'")
+        raise unsupported("WhitespaceSplit or Strip is only supported with Metaspace.prepend_scheme 'always'")
     return SpaceRules(prefix, merge_extra=merges, write_spaces=True, prefix_once=once and not merges)
 
 

@@ -12,7 +12,9 @@ namespace {
 
 class AttendRows : public OperationKind {
   public:
-    explicit AttendRows(AttendRowsSpec spec) : spec_(std::move(spec)) {}
+    explicit AttendRows(AttendRowsSpec spec) : spec_(std::move(spec)), is_related_(spec_.related) {
+        spec_.related.reset(); // an input, whose tracer would hold this operation
+    }
     std::string describe() const override { return "attend_rows"; }
     size_t n_tensors() const override { return 40; }
     bool attends_both_ways() const override { return true; }
@@ -25,6 +27,7 @@ class AttendRows : public OperationKind {
 
   private:
     AttendRowsSpec spec_;
+    bool is_related_;
 };
 
 // All scores, masked.
@@ -49,6 +52,10 @@ ggml_tensor *AttendRows::lower(const StockParts &p) const {
         });
         scores = stock_with_bias(p, scores, spec_.bias, columns);
     }
+    if (is_related_) {
+        scores = ggml_add(ctx, scale == 1.0F ? scores : ggml_scale(ctx, scores, scale), p.inputs[3]);
+        scale = 1.0F;
+    }
     ggml_tensor *mask = graph.shared_input(graph.out.inputs.row_masks, spec_.window,
                                            [&] { return graph.new_input(GGML_TYPE_F32, {n, n}, "row_mask"); });
     ggml_tensor *odds = ggml_soft_max_ext(ctx, scores, mask, scale, 0.0F);
@@ -72,7 +79,13 @@ void AttendRows::add_nodes(CpuLowering &lowering, int i) const {
     const int group = static_cast<int>(layout.groups().size()); // after the cache's
     CpuValue *own_k = blocks(head_dim), *own_v = blocks(v_head_dim);
     add_attention(lowering, i,
-                  {group, shape, {nullptr, nullptr, own_k, own_v}, nullptr, distance_bias(spec_.bias), nullptr});
+                  {group,
+                   shape,
+                   {nullptr, nullptr, own_k, own_v},
+                   nullptr,
+                   distance_bias(spec_.bias),
+                   is_related_ ? lowering.value(lowering.input(i, 3)) : nullptr,
+                   is_related_ ? shape.n_head : 1});
 }
 
 } // namespace
@@ -93,7 +106,15 @@ TraceTensor attend_rows(const Heads &heads, AttendRowsSpec spec) {
     expect_bias("attend_rows", spec.bias, n_head);
     if (spec.bias && spec.bias->tensor.shape()[1] % 2 == 0)
         throw ShapeError("attend_rows", "bias has an even number of columns: expected odd");
-    return q.tracer->record(std::make_shared<AttendRows>(std::move(spec)), {q, k, v},
+    std::vector<TraceTensor> inputs{q, k, v};
+    if (spec.related) {
+        const TraceTensor &related = *spec.related;
+        if (spec.bias || related.tracer->operation(related.id).kind->name() != "relate" ||
+            related.shape().rest[0] != n_head)
+            throw ShapeError("attend_rows", "related is not a result of relate for these heads, or there is a bias");
+        inputs.push_back(related);
+    }
+    return q.tracer->record(std::make_shared<AttendRows>(std::move(spec)), inputs,
                             {Lead::tokens, {n_head, v.shape().rest[1]}});
 }
 

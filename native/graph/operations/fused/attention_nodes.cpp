@@ -50,7 +50,7 @@ class AttendNode : public CpuNode {
   public:
     AttendNode(const AttentionPlace &place, CpuValue *q, CpuValue *out)
         : group_(static_cast<size_t>(place.group)), shape_(place.shape), pools_(place.pools), sinks_(place.sinks),
-          bias_(place.bias), picked_(place.picked), q_(q), out_(out) {}
+          bias_(place.bias), picked_(place.picked), picked_heads_(place.picked_heads), q_(q), out_(out) {}
     void run(const CpuRun &run) override;
 
   private:
@@ -59,7 +59,9 @@ class AttendNode : public CpuNode {
     AttentionPools pools_;
     const float *sinks_;
     DistanceBias bias_;
-    CpuValue *picked_, *q_, *out_;
+    CpuValue *picked_;
+    int picked_heads_;
+    CpuValue *q_, *out_;
 };
 
 void AttendNode::run(const CpuRun &run) {
@@ -76,7 +78,7 @@ void AttendNode::run(const CpuRun &run) {
     data.v_pool = pools_.v_data();
     data.sinks = sinks_;
     data.bias = bias_;
-    if (picked_ != nullptr) data.picked = {picked_->floats(), picked_->n_floats()};
+    if (picked_ != nullptr) data.picked = {picked_->floats(), picked_->n_floats() / picked_heads_, picked_heads_};
     data.q = q_->floats();
     data.out = out_->floats();
     data.n_out_rows = attention.n_rows;
