@@ -219,6 +219,25 @@ class Engine:
         pin, n_tokens = decoder.pin(made)
         return number << 48 | pin, n_tokens
 
+    def export_prefix(self, token_ids: Sequence[int], path: str, salt: bytes, note: bytes) -> int:
+        """Write what the cache has of a text to a file, with a note; return the number of tokens.
+
+        RequestError if it has nothing of it; CapacityError if the disk is full or blocks were evicted meanwhile;
+        UnsupportedError if the model keeps no prefixes.
+        """
+        with self._lock:
+            decoder = self._open_decoder()
+        return decoder.export_prefix(token_ids, path, salt=salt, note=note)
+
+    def import_prefix(self, token_ids: Sequence[int], path: str, salt: bytes) -> int:
+        """Load what a file has of a text into the cache; return how many tokens the cache has now.
+
+        LoadError if the file is damaged or of another model.
+        """
+        with self._lock:
+            decoder = self._open_decoder()
+        return decoder.import_prefix(token_ids, path, salt=salt)
+
     def unpin(self, pin_id: int) -> None:
         """End a pin.  No-op if it has ended, or the engine was closed."""
         with self._lock:

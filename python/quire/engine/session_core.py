@@ -156,7 +156,16 @@ class SessionCore:
             "token_ids": self.token_ids,
             "messages": self.messages,
             "tools": self.options.tools,
+            "computed_ids": self._computed_ids(),
         }
+
+    def _computed_ids(self) -> list[int]:
+        """Return tokens that the cache may have, for the file of the session; not with images and adapters."""
+        last = self._last
+        if last is None:
+            return self.token_ids
+        has_adapter = last.params is not None and bool(last.params.adapter)
+        return [] if last.media is not None or has_adapter else last.token_ids
 
     # --- turns ---
 
@@ -305,7 +314,7 @@ def opened_session(
         return session
     if history is not None:
         raise RequestError("[session] history cannot be combined with path: give one")
-    kept = load(path, llm.tokenizer)
+    kept = load(llm._engine, path, llm.tokenizer, options.salt)
     if options.tools is None:
         options = replace(options, tools=kept["tools"])
     session = made(llm, options, kept["token_ids"], kept["messages"])

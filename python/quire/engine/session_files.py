@@ -4,44 +4,62 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import LoadError
-from ..files.histories import MOST_BYTES, decode, encode
+from .._native.engine import prefix_note
+from ..errors import CapacityError, LoadError, RequestError, UnsupportedError
+from ..files.histories import HEAD, MOST_BYTES, decode, encode
 from ..files.whole_file import WholeFile
 
 if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
+    from .engine import Engine
 
 __all__ = ["load", "save", "vocabulary_digest"]
 
 
-def save(history: dict[str, Any], path: str | os.PathLike[str]) -> int:
-    """Write a session's history to a file and return its size.  CapacityError if the disk is full."""
-    data = encode(history)
+def save(engine: Engine, history: dict[str, Any], path: str | os.PathLike[str], salt: bytes) -> int:
+    """Write a history to a file, with what the cache has of it, and return the file's size.
+
+    CapacityError if the disk is full.
+    """
+    note, ids = encode(history), history["computed_ids"]
+    if ids:
+        # Without blocks in the cache, or if they are evicted meanwhile, the history alone is enough.
+        with suppress(CapacityError, RequestError, UnsupportedError, LoadError):
+            engine.export_prefix(ids, os.fspath(path), salt, note)
+            return Path(path).stat().st_size
     try:
-        with WholeFile(path, "session", len(data)) as file:
-            file.write(data)
+        with WholeFile(path, "session", len(note)) as file:
+            file.write(note)
     except OSError as error:
         raise LoadError(f"[session] cannot write {os.fspath(path)}: {error.strerror}") from None
-    return len(data)
+    return len(note)
 
 
-def load(path: str | os.PathLike[str], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the history in a file.  LoadError if it is damaged, or its tokens are of another vocabulary."""
+def load(engine: Engine, path: str | os.PathLike[str], tokenizer: Tokenizer, salt: bytes) -> dict[str, Any]:
+    """Return the history in a file, and load what the file has of the cache.
+
+    Blocks of another model, or under another salt, are left out.  LoadError if the file is damaged, or its tokens are
+    of another vocabulary.
+    """
+    name = os.fspath(path)
     try:
         with Path(path).open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            has_blocks = file.read(len(HEAD)) != HEAD
+            data = b"" if has_blocks else HEAD + file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise LoadError(f"[session] cannot read {os.fspath(path)}: {error.strerror}") from None
+        raise LoadError(f"[session] cannot read {name}: {error.strerror}") from None
     if len(data) > MOST_BYTES:
-        raise LoadError(f"[session] {os.fspath(path)} has more than {MOST_BYTES} bytes")
-    history = decode(data, os.fspath(path))
+        raise LoadError(f"[session] {name} has more than {MOST_BYTES} bytes")
+    history = decode(prefix_note(name) if has_blocks else data, name)
     if history["token_ids"] and history["vocabulary"] != vocabulary_digest(tokenizer):
-        raise LoadError(
-            f"[session] {os.fspath(path)} has tokens of {history['model']!r:.80}, whose vocabulary is another one"
-        )
+        raise LoadError(f"[session] {name} has tokens of {history['model']!r:.80}, whose vocabulary is another one")
+    if has_blocks:
+        with suppress(LoadError, UnsupportedError):  # another model's: computed again
+            engine.import_prefix(history["computed_ids"], name, salt)
     return history
 
 

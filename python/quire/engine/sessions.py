@@ -95,11 +95,14 @@ class Session(SessionCore):
         return made
 
     def save(self, path: str | os.PathLike[str]) -> int:
-        """Write the history to a file, from which ``LLM.session`` opens it again; return the file's size in bytes."""
+        """Write the history to a file, with its blocks in the cache, and return the file's size in bytes.
+
+        ``LLM.session`` opens it again.  Only what follows the last whole block is then computed again.
+        """
         from .session_files import save
 
         with self._turn():
-            return save(self._saved(), path)
+            return save(self.llm._engine, self._saved(), path, self.options.salt)
 
     def __enter__(self) -> Session:
         return self
@@ -211,7 +214,7 @@ class AsyncSession(SessionCore):
         from .session_files import save
 
         with self._turn():
-            return await asyncio.to_thread(save, self._saved(), path)
+            return await asyncio.to_thread(save, self.llm._engine, self._saved(), path, self.options.salt)
 
     async def __aenter__(self) -> AsyncSession:
         return self
