@@ -298,22 +298,11 @@ def attend_rows(
 
     Args:
         window: w limits rows to w // 2 positions on either side; 0 means no limit.
-        bias: [n_head, n], like in ``attend``, with the middle column for the token itself.
-        related: The result of ``relate``, added to scores.
+        bias: [n_head, n], like in ``attend``, its middle column for the token itself; or ``related``: by ``relate``.
     """
 
 def relate(by_row: TraceTensor, by_token: TraceTensor, *, buckets: Sequence[int], n_ctx: int) -> TraceTensor:
-    """Return scores of pairs of tokens that depend on their distance and on both, for ``attend_rows``.
-
-    Args:
-        by_row: ``[tokens, n_head, n]``, each row's number for each bucket of distances.
-        by_token: The same of the token that is attended to; both numbers are added.
-        buckets: The bucket of each distance, the middle one for the token itself, later ones for later tokens.
-        n_ctx: The longest context.
-
-    Returns:
-        ``[tokens, n_head, n_ctx]``.
-    """
+    """Return ``[tokens, n_head, n_ctx]`` for ``attend_rows``; see ``Step.relate``."""
 
 def glu(gate: TraceTensor, up: TraceTensor, activation: Activation) -> TraceTensor:
     """Return ``activation(gate) * up`` (Shazeer 2020)."""

@@ -60,7 +60,7 @@ class Distances:
 
 class Attention:
     def __init__(self, config: EncoderConfig, weights: Weights, distances: Distances) -> None:
-        self.n_head, self.scale = config.n_head, (3 * config.head_dim) ** -0.5  # of three sums
+        self.n_head, self.scale = config.n_head, (3 * config.head_dim) ** -0.5  # the sum of three products
         self.buckets = distances.buckets
         self.q, self.k, self.v = projections(weights, config.dim)
         names, linears = ("attn_k", "attn_q"), [self.k, self.q]

@@ -190,5 +190,11 @@ class Step:
         ).merge_heads()
 
     def relate(self, by_row: Tensor, by_token: Tensor, buckets: Sequence[int]) -> Tensor:
-        """Return scores of pairs of tokens by their distance, for ``attend_both_ways`` (see ``graph.relate``)."""
+        """Return scores of pairs of tokens that depend on their distance and on both, for ``attend_both_ways``.
+
+        Args:
+            by_row: ``[tokens, n_head, n]``, each row's number for each bucket of distances.
+            by_token: The same of the token that is attended to; both numbers are added.
+            buckets: The bucket of each distance: the middle one for the token itself, later ones for later tokens.
+        """
         return graph.relate(by_row, by_token, buckets=buckets, n_ctx=self.n_ctx)

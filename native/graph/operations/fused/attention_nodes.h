@@ -26,7 +26,7 @@ struct AttentionPlace {
     const float *sinks; // [n_head], or null
     DistanceBias bias;
     CpuValue *picked; // added to each row's scores, for every token (kernels/attention/index_scores.h); or null
-    int picked_heads = 1; // of `picked`; 1: the same for all
+    int picked_heads = 1; // the heads that `picked` tells apart; 1: it is the same for all
 };
 void add_attention(CpuLowering &lowering, int i, const AttentionPlace &place);
 // Writes the rows `k` of a layer without V to the cache, as they are.

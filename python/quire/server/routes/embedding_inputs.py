@@ -12,7 +12,7 @@ from ..failures import ApiError
 from .fields import Id, Text
 from .texts import MAX_TEXTS
 
-__all__ = ["Conversation", "InputPart", "Inputs", "Messages", "Mixed", "prompts_of", "shown_parts"]
+__all__ = ["Conversation", "InputPart", "Inputs", "Messages", "Mixed", "inputs_of", "prompts_of", "shown_parts"]
 
 Messages: TypeAlias = Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
 
@@ -53,6 +53,15 @@ class Conversation:
 
 
 Mixed: TypeAlias = str | list[int | str] | Conversation
+
+
+def inputs_of(given: Inputs | None, messages: list[dict[str, Any]] | None, begins_answer: bool) -> list[Mixed]:
+    """Return the inputs of a body that may have a conversation.  ApiError 400 unless it has one of both."""
+    if messages is not None and given is None:
+        return [Conversation(messages, begins_answer)]
+    if given is None or messages is not None:
+        raise ApiError(400, "invalid_value", "give either input or messages", "input")
+    return prompts_of(given, "input")
 
 
 def prompts_of(given: Any, field: str) -> list[Mixed]:

@@ -8,7 +8,7 @@ from array import array
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -20,13 +20,10 @@ from ..listener.replies import Reply
 from ..listener.request_context import RequestContext
 from ..worker.engine_client import EngineClient
 from ..worker.protocol import Ask, Embed, TextRules
-from .embedding_inputs import Conversation, Inputs, Messages, Mixed, prompts_of
+from .embedding_inputs import Conversation, Inputs, Messages, Mixed, inputs_of, prompts_of
 from .fields import Ids, Name, Text, hints_of
 from .ollama.fields import KeepAlive, keep_alive_s, name_of
 from .texts import MAX_TEXTS, CutBody, PromptedBody, asked_together
-
-if TYPE_CHECKING:
-    from .vectors import PoolingBody
 
 __all__ = [
     "Dimensions",
@@ -40,7 +37,6 @@ __all__ = [
     "embed",
     "embedded",
     "floats_of",
-    "inputs_of",
     "llama_embed",
     "ollama_embed",
     "ollama_embed_one",
@@ -180,15 +176,6 @@ def floats_of(encoded: bytes) -> list[float]:
     return row.tolist()
 
 
-def inputs_of(body: EmbeddingsBody | PoolingBody) -> list[Mixed]:
-    """Return the inputs of a body that may have a conversation.  ApiError 400 unless it has one of both."""
-    if body.messages is not None and body.input is None:
-        return [Conversation(body.messages, body.add_generation_prompt)]
-    if body.input is None or body.messages is not None:
-        raise ApiError(400, "invalid_value", "give either input or messages", "input")
-    return prompts_of(body.input, "input")
-
-
 async def _ids_of(context: RequestContext[Any], engine: EngineClient, given: Mixed) -> str | list[int] | Conversation:
     """Return an input as the engine takes it, after tokenizing texts among ids and fetching images."""
     if isinstance(given, Conversation):
@@ -256,7 +243,7 @@ async def embed(context: RequestContext[EmbeddingsBody]) -> Reply:
     if body.pooling is None:
         _check_pooled(context)
     try:
-        prompts = await context.prepared(inputs_of, body)
+        prompts = await context.prepared(inputs_of, body.input, body.messages, body.add_generation_prompt)
         dtype = body.output_dtype or (body.encoding_format if body.encoding_format != "base64" else "float")
         precisions = () if dtype == "float" else (dtype,)
         n_dimensions = body.dimensions if body.dimensions is not None else body.output_dimension

@@ -17,8 +17,8 @@ from ..listener import sse
 from ..listener.replies import Reply
 from ..listener.request_context import RequestContext
 from ..worker.protocol import Tag, TextRules
-from .embedding_inputs import Conversation, InputPart, Inputs, Messages, Mixed, prompts_of, shown_parts
-from .embeddings import Dimensions, Vectors, Wanted, embedded, floats_of, inputs_of
+from .embedding_inputs import Conversation, InputPart, Inputs, Messages, Mixed, inputs_of, prompts_of, shown_parts
+from .embeddings import Dimensions, Vectors, Wanted, embedded, floats_of
 from .fields import Ids, Name, Text, hints_of
 from .texts import MAX_TEXTS, CutBody, PromptedBody, asked_together
 
@@ -172,7 +172,9 @@ async def pool(context: RequestContext[PoolingBody]) -> Reply:
     body = context.body
     is_raw = body.normalize is False or body.use_activation is False
     wanted = Wanted(None if is_raw else 2, body.dimensions, body.rules(), output=_OUTPUTS[body.task])
-    made = await embedded(context, context.engine(body.model), inputs_of(body), wanted)
+    made = await embedded(
+        context, context.engine(body.model), inputs_of(body.input, body.messages, body.add_generation_prompt), wanted
+    )
     if any("vector" not in answer for answer in made.answers):
         raise ApiError(400, "unsupported_parameter", "the model makes sparse vectors: use /embed_sparse", "task")
     is_of_tokens = body.task in ("token_embed", "token_classify") or any(n > 1 for n in made.n_rows)
