@@ -76,7 +76,7 @@ def answers(model: LLM, prompts: Sequence[Any], params: Sequence[SamplingParams]
     ]
 
 
-@pytest.mark.parametrize(("arch", "modules"), [("llama", LLAMA), ("phi3", PHI3)])
+@pytest.mark.parametrize(("arch", "modules"), [("llama", [*LLAMA, "lm_head"]), ("phi3", PHI3)])
 def test_chosen_adapters_equal_merged_weights(tmp_path: Path, arch: str, modules: Sequence[str]) -> None:
     """Three adapters of different ranks beside one model that holds two at a time.
 
@@ -97,6 +97,12 @@ def test_chosen_adapters_equal_merged_weights(tmp_path: Path, arch: str, modules
                 expected = expected_scores(oracle, IDS)
             assert np.abs(expected - plain).max() > 0.1  # the adapters matter
             assert np.abs(scored(model, IDS, adapter=choice) - expected).max() < 1e-3
+        with merged(oracle, [(halves["r5"], 1.0)]):
+            following = list(IDS)
+            for _ in range(4):
+                following.append(int(oracle.answer(following)[-1].argmax()))
+        (greedy,) = model.generate(IDS, adapter="r5", max_tokens=4, temperature=0, ignore_eos=True)
+        assert greedy.token_ids == following[len(IDS) :]
         params = [
             SamplingParams(adapter=choice, max_tokens=6, logprobs=3, temperature=0, ignore_eos=True)
             for choice in ("", "r2", "r5", "", "r2", ["r2", "r5"])

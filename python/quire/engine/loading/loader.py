@@ -186,6 +186,10 @@ def open_reader(
     has_library = devices[0].kind == "cpu" and config.kernels != "stock" and not sums_inputs
     if has_library and config.adapters:  # requests choose among them
         model = load_model(reader, predicts=wants_predictor(config, devices[0]))
+    if has_library:
+        sizes = [_size_of(Path(adapter)) for adapter, _ in config.adapters]
+        sizes += [_size_of(Path(adapter)) for _, adapter in config.lora_modules]
+        adapter_bytes = sum(sorted(sizes)[-config.max_loras :])
     kernel_set = kernel_set_of(config, devices[0], fit.placement if fit else None)
     if fit is None:
         kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
@@ -269,6 +273,12 @@ def _adapted(reader: GGUFReader, config: EngineConfig, device: Device | None = N
     with opened_adapters(config.adapters, reader, config.load) as adapters:
         model = load_model(reader, place, adapters, predicts=predicts)
         return model, sum(adapter.reader.size_bytes for adapter in adapters)
+
+
+def _size_of(adapter: Path) -> int:
+    """Return the bytes of an adapter's file, or of those in its folder; 0 if it is not there."""
+    files = adapter.iterdir() if adapter.is_dir() else [adapter]
+    return sum(each.stat().st_size for each in files if each.is_file())
 
 
 def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:
