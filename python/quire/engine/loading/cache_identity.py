@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ... import __version__
+from ..._native import __version__
 from ...errors import LoadError
 from ...params.engine_options import EngineConfig
 
