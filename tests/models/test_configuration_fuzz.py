@@ -51,7 +51,7 @@ FUZZED = [
 FUZZED_SIBLINGS = [
     pytest.param(name, marks=pytest.mark.fuzz)
     for name in (
-        "deepseek", "bailingmoe", "bailingmoe2", "rwkv6", "rwkv7", "rwkv6qwen2", "spark2_5", "nomic-bert-moe", "jina-bert-v2", "llama-embed", "arctic",
+        "deepseek", "bailingmoe", "bailingmoe2", "rwkv6", "rwkv7", "rwkv6qwen2", "spark2_5", "solar", "nomic-bert-moe", "jina-bert-v2", "llama-embed", "arctic",
         "smallthinker", "minimax-text-01", "plm", "mimo", "internlm", "internlm3", "iquestcoder", "maincoder", "nanbeige", "ouro", "telechat2", "sarvam_moe", "sarvam-mla",
     )
 ]  # fmt: skip

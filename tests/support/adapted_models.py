@@ -332,6 +332,28 @@ class Sandwich(LlamaDecoderLayer):
         return x + self.post_attention_layernorm_2(self.mlp(self.post_attention_layernorm(x)))
 
 
+def with_skip_connections(model: Any, config: Config) -> None:
+    """Solar: the inputs of layers in bskcn_3 and bskcn_4 are mixed with those that bskcn_1 and bskcn_2 name."""
+    kept: dict[int, torch.Tensor] = {}
+    share = config["bskcn_tv"][1]
+
+    def mixed(i: int) -> Callable[[Any, Any], tuple[torch.Tensor, ...]]:
+        def hook(module: Any, given: Any) -> tuple[torch.Tensor, ...]:
+            x, *more = given
+            for n in (1, 2):
+                if i in config[f"bskcn_{n}"]:
+                    kept[n] = x
+            for n in (1, 2):
+                if i in config[f"bskcn_{n + 2}"]:
+                    x = kept[n] * share + x * (1 - share)
+            return x, *more
+
+        return hook
+
+    for i, layer in enumerate(model.model.layers):
+        layer.register_forward_pre_hook(mixed(i))
+
+
 class SideBySide(LlamaDecoderLayer):
     """A layer whose attention and MLP have the same input."""
 
@@ -404,6 +426,7 @@ def with_projected_tokens(model: Any, config: Config) -> None:
 ADAPTED: dict[str, Callable[[Any, Config], None]] = {
     "ArcticForCausalLM": with_experts_beside,
     "NanbeigeForCausalLM": with_passes,
+    "SolarForCausalLM": with_skip_connections,
     "PlamoForCausalLM": with_parallel_layers,
     "OuroForCausalLM": with_passes_of_sandwiches,
     "TeleChat2ForCausalLM": with_biases_of_outputs,

@@ -454,6 +454,7 @@ SIBLINGS = {
     "LlamaBidirectionalModel": Sibling(
         "EuroBertModel", lambda config: {**config, "model_type": "eurobert"}, renamed({})
     ),
+    "SolarForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
     "PlamoForCausalLM": Sibling("LlamaForCausalLM", plamo_config, plamo),
     "NeoBERT": Sibling("EuroBertModel", neobert_config, neobert),
     "JinaBertModel": Sibling("BertModel", lambda config: {**config, "model_type": "bert"}, jina_bert_v2, both_ways(6)),

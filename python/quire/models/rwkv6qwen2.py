@@ -121,7 +121,7 @@ MODEL = Rwkv6Qwen2
 
 # --- checkpoint ---
 
-_ORDER = [3, 1, 2, 0, 4]  # of w, k, v, r and g, among r, k, v, w and g in checkpoints
+_ORDER = [3, 1, 2, 0, 4]  # from r, k, v, w, g, as in checkpoints, to MIXED
 
 
 def _down(x: Array, config: Fields) -> Array:
