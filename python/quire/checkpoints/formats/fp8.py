@@ -4,7 +4,7 @@ A module has ``weight`` and its scale, which is ``weight_scale_inv`` (one number
 or ``weight_scale`` (one number, or one per row).  The scales of activations (``activation_scale``, ``input_scale``) are
 not used, as Quire does not round activations to 8 bits.
 
-DeepSeek V4 calls the scale ``scale``.  Its experts have 4 bits (two numbers per byte), and 32 columns share an exponent.
+DeepSeek V4 calls the scale ``scale``.  Its experts have 4 bits (two numbers per byte), 32 columns share an exponent.
 """
 
 from __future__ import annotations
