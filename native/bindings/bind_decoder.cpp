@@ -77,7 +77,8 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
                      std::string speculation, std::vector<int32_t> prediction, const Media &media,
                      const std::vector<bool> &is_causal, const std::optional<Places> &places,
                      std::vector<std::vector<int32_t>> bad_sequences,
-                     const std::vector<std::pair<std::shared_ptr<LowRankAdapter>, float>> &adapters) {
+                     const std::vector<std::pair<std::shared_ptr<LowRankAdapter>, float>> &adapters,
+                     std::vector<float> steering) {
     if (embedding && prompt_logits) throw RequestError("request", "embedding cannot be combined with prompt_logits");
     std::vector<std::pair<int32_t, std::string>> visible;
     for (const auto &[token, bytes] : visible_tokens) visible.emplace_back(token, std::string(bytes));
@@ -111,7 +112,8 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
             std::move(found),
             std::move(bad_sequences),
             std::move(held),
-            std::move(adapters_name)};
+            std::move(adapters_name),
+            std::move(steering)};
 }
 
 const char *kind_name(const Event &event) {
@@ -183,7 +185,8 @@ void bind_event(py::module_ &m) {
              py::arg("prediction") = std::vector<int32_t>(), py::arg("media") = Media(),
              py::arg("is_causal") = std::vector<bool>(), py::arg("places") = py::none(),
              py::arg("bad_sequences") = std::vector<std::vector<int32_t>>(),
-             py::arg("adapters") = std::vector<std::pair<std::shared_ptr<LowRankAdapter>, float>>());
+             py::arg("adapters") = std::vector<std::pair<std::shared_ptr<LowRankAdapter>, float>>(),
+             py::arg("steering") = std::vector<float>());
     py::class_<Timings>(m, "Timings")
         .def_readonly("queue_s", &Timings::queue_s)
         .def_readonly("prefill_s", &Timings::prefill_s)

@@ -32,7 +32,7 @@ from quire.server.worker.params import params_of, set_fields
 
 ROOT = Path(__file__).resolve().parents[2]
 USUAL = SamplingParams()
-NUMBERS = {name: parameter for name, parameter in PARAMETERS.items() if isinstance(parameter.rule, Int | Float)}
+NUMBERS = {name: each for name, each in PARAMETERS.items() if each.native and isinstance(each.rule, Int | Float)}
 BODIES: dict[Dialect, tuple[type[Any], dict[str, Any]]] = {
     "openai": (ChatBody, {"messages": [{}]}),
     "responses": (ResponsesBody, {"input": "x"}),

@@ -510,3 +510,25 @@ def test_default_order_of_samplers():
 def test_choices_are_limited_by_n(choice):
     with pytest.raises(RequestError, match="choice"):
         Sampler(make_params(), make_vocab(3), choice)
+
+
+@pytest.mark.parametrize("top_k", [0, 12])
+def test_adaptive_p_aims_past_the_mean_of_what_was_drawn(top_k: int) -> None:
+    row, target, decay = ROWS["small"], 0.15, 0.8
+    options = {"adaptive_target": target, "adaptive_decay": decay, "top_k": top_k, "seed": 4}
+    sampler, tokens = Sampler(make_params(**options), make_vocab(len(row))), [3]
+    left = oracle.top_k(as_left(row), top_k) if top_k else as_left(row)
+    before, weighted, weight = oracle.probabilities(left), target / (1 - decay), 1 / (1 - decay)
+    means = []
+    for _ in range(30):
+        ids, probs = sampler.distribution(row, tokens, 1)
+        found = dict(zip(ids.tolist(), probs.tolist(), strict=True))
+        assert_equal(found, oracle.adaptive_p(left, target, weighted / weight))
+        drawn = sampler.sample(row, tokens, 1).id
+        tokens.append(drawn)
+        weighted, weight = before[drawn] + decay * weighted, 1 + decay * weight
+        means.append(before[drawn])
+    assert len(set(means)) > 2
+    refused = make_params(adaptive_target=0.5, mirostat=2)
+    with pytest.raises(RequestError, match="adaptive_target"):
+        refused.validate()

@@ -194,7 +194,7 @@ def test_no_option_is_silently_ignored(name):
 
 def test_every_stage_has_parameters():
     assert set(STAGED.values()) == set(DEFAULT_SAMPLERS)
-    assert {*LLAMA_CPP_ORDER, "mirostat"} == set(DEFAULT_SAMPLERS)
+    assert {*LLAMA_CPP_ORDER, "adaptive_p", "mirostat"} == set(DEFAULT_SAMPLERS)
 
 
 def test_ids_must_be_of_the_vocabulary():

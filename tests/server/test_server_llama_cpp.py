@@ -406,7 +406,7 @@ def test_fields_of_the_answer_can_be_chosen() -> None:
     [
         ({"t_max_predict_ms": -2}, "t_max_predict_ms"),
         ({"lora": [{"id": 0, "scale": 1}]}, "lora"), ({"min_keep": -1}, "min_keep"),
-        ({"adaptive_target": 0.5}, "adaptive_target"), ({"image_data": [{}]}, "image_data"),
+        ({"adaptive_target": 1.5}, "adaptive_target"), ({"image_data": [{}]}, "image_data"),
         ({"grammar": "root ::= x", "json_schema": {}}, "grammar"), ({"samplers": ["infill"]}, "samplers"),
         ({"samplers": "kk"}, "samplers"), ({"samplers": "k", "min_p": 0.1}, "samplers"), ({"n_probs": 21}, "n_probs"),
         ({"n_predict": 1, "max_tokens": 2}, "max_tokens"), ({"n_predict": 2**31}, "n_predict"), ({"n": 17}, "n"),

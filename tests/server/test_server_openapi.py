@@ -128,7 +128,7 @@ def test_the_routes_page_shows_all_and_loads_nothing() -> None:
     assert "url(" not in response.text
     for route in ROUTES:
         assert f"{route.method} {route.path}" in page.text
-    for shown in ("n_predict", "from -1, to 2147483647", "rejected if set: adaptive_target"):
+    for shown in ("n_predict", "from -1, to 2147483647", "rejected if set: audio"):
         assert shown in page.text
 
 

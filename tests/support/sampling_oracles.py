@@ -158,3 +158,10 @@ def mirostat_1_k(left: Left, mu: float, n_vocab: int) -> float:
     s = float((t * b).sum() / (t * t).sum())
     epsilon = s - 1
     return float((epsilon * 2**mu / (1 - n_vocab**-epsilon)) ** (1 / s))
+
+
+def adaptive_p(left: Left, target: float, mean: float) -> Left:
+    """Adaptive-P (ggml-org/llama.cpp pull request 17927) after tokens with this mean probability."""
+    aim = min(max(2 * target - mean, 0.0), 1.0)
+    distances = {token: abs(p - aim) / 0.3 for token, p in probabilities(left).items()}
+    return {token: 5 - 10 * d * d / (1 + d) for token, d in distances.items()}

@@ -104,6 +104,11 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
 SequenceSpec ActiveRequest::take_spec() {
     std::vector<int32_t> source;
     PrefixContext context{request.adapters_name, {}, request.salt};
+    if (std::ranges::any_of(request.steering, [](float each) { return each != 0.0f; })) {
+        const auto *bytes = reinterpret_cast<const char *>(request.steering.data());
+        context.adapter += cat("steering ", request.steering.size(), ' ');
+        context.adapter.append(bytes, request.steering.size() * sizeof(float));
+    }
     std::shared_ptr<const PromptMedia> source_media;
     if (hears()) {
         // The rows depend on the sound alone, which its digest names.
@@ -125,7 +130,8 @@ SequenceSpec ActiveRequest::take_spec() {
             std::move(source),
             std::move(request.media),
             std::move(source_media),
-            request.adapters};
+            request.adapters,
+            request.steering};
 }
 
 int32_t ActiveRequest::n_likeliest(int index) const {

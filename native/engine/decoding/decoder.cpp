@@ -1,5 +1,6 @@
 #include "engine/decoding/decoder.h"
 
+#include <algorithm>
 #include <future>
 #include <utility>
 
@@ -87,9 +88,13 @@ void Decoder::require_sound(const Request &request) const {
 
 void Decoder::require_media(const Request &request) const {
     if (executor_->n_source_features() > 0) return require_sound(request);
+    const auto n_beside = static_cast<size_t>(std::max(executor_->n_features_read(), 1)) - 1;
+    const size_t n_steering = request.steering.size();
+    if (n_steering > n_beside)
+        throw ShapeError("request", cat("steering has ", n_steering, " numbers: the model reads at most ", n_beside));
     if (!request.media) return;
-    const auto n_read = static_cast<size_t>(executor_->n_features_read());
-    if (n_read == 0 || decoder_start_) throw UnsupportedError("request", "the model reads no images and no sounds");
+    const auto n_read = static_cast<size_t>(executor_->n_features_read()) - n_steering;
+    if (n_read < 2 || decoder_start_) throw UnsupportedError("request", "the model reads no images and no sounds");
     const auto n_prompt = static_cast<int64_t>(request.token_ids.size());
     const PromptMedia &media = *request.media;
     if (media.width != n_read - 1)

@@ -57,6 +57,7 @@ struct Request {
     std::vector<std::vector<int32_t>> bad_sequences = {}; // tokens that no answer has in this order
     std::vector<HeldAdapter> adapters = {};
     std::string adapters_name = {}; // names contents and scales; only requests with the same name share cached blocks
+    std::vector<float> steering = {}; // numbers that the model reads beside each token, after those of media
 };
 
 enum class EventKind {

@@ -64,6 +64,8 @@ class Candidates {
     void keep_top(size_t k);                        // sorted afterwards
     void keep_first(size_t n);                      // for a sparse list
     template <class Keep> void filter(Keep &&keep); // keep(candidate, weight); becomes sparse, keeps the order
+    // replace(candidate, weight): the new logit of each that is left, of any size; becomes sparse.
+    template <class Replace> void replace(Replace &&replace);
     void sort();                                    // becomes sparse, likeliest first
 
     bool is_dense() const { return dense_; }
@@ -148,6 +150,16 @@ template <class Rank> std::vector<Ranked> &Candidates::ranked(Rank &&rank) {
         if (item.logit > -INFINITY) ranked_.push_back({rank(item), item.id, weight[i]});
     }
     return ranked_;
+}
+
+template <class Replace> void Candidates::replace(Replace &&replace) {
+    const std::span<const float> weight = weights();
+    next_items_.clear();
+    for (size_t i = 0; i < size(); ++i)
+        if (const Candidate item = at(i); item.logit > -INFINITY)
+            next_items_.push_back({replace(item, weight[i]), item.id});
+    factor_ = 1.0;
+    set_items(false);
 }
 
 template <class Keep> void Candidates::filter(Keep &&keep) {

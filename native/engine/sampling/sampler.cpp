@@ -5,6 +5,7 @@
 #include <random>
 
 #include "core/error.h"
+#include "engine/sampling/adaptive.h"
 #include "engine/sampling/candidates.h"
 #include "engine/sampling/dry.h"
 #include "engine/sampling/mirostat.h"
@@ -52,7 +53,7 @@ struct Sampler::State {
     State(std::shared_ptr<const SamplingParams> p, std::shared_ptr<const VocabInfo> v, int32_t c, TokenSequences bad)
         : params(std::move(p)), vocab(std::move(v)), choice(static_cast<uint32_t>(c)),
           seed(params->seed ? *params->seed : seed_from_system()), bad_sequences(std::move(bad)),
-          counts(params->penalty_last_n), dry(*params, *vocab), mirostat(*params, vocab->n_vocab) {
+          counts(params->penalty_last_n), dry(*params, *vocab), mirostat(*params, vocab->n_vocab), adaptive(*params) {
         for (SamplingStage stage : params->samplers)
             if (is_active(stage, *params)) stages.push_back(stage);
         for (const auto &[id, value] : params->logit_bias) bias[id] = value;
@@ -84,6 +85,7 @@ struct Sampler::State {
     TokenCounts counts;
     DryPenalty dry;
     MirostatControl mirostat;
+    AdaptiveControl adaptive;
     Candidates candidates;
     TokenRandom random{};
 };
@@ -140,6 +142,7 @@ void Sampler::State::apply(SamplingStage stage, std::span<const int32_t> tokens,
     case SamplingStage::xtc:
         if (random.xtc < params->xtc_probability) exclude_top_choices(candidates, params->xtc_threshold, min_keep);
         return;
+    case SamplingStage::adaptive_p: return adaptive.transform(candidates);
     case SamplingStage::mirostat: return mirostat.truncate(candidates);
     }
 }
@@ -181,8 +184,9 @@ SampledToken Sampler::sample(const LogitRow &row, std::span<const int32_t> token
         const Loan loan{s.candidates};
         s.run(row, tokens, n_prompt, mask, avoided);
         drawn = s.candidates.at(s.candidates.size() == 1 ? 0 : s.candidates.draw(s.random.draw));
-        if (s.params->mirostat != 0)
-            s.mirostat.observe(s.candidates, drawn, static_cast<int64_t>(tokens.size()) - n_prompt);
+        const int64_t n_generated = static_cast<int64_t>(tokens.size()) - n_prompt;
+        if (s.params->mirostat != 0) s.mirostat.observe(s.candidates, drawn, n_generated);
+        if (s.params->adaptive_target) s.adaptive.observe(drawn, n_generated);
         if (s.params->logprobs && s.params->processed_logprobs)
             return processed_log_probs(s.candidates, drawn, *s.params->logprobs);
     }
@@ -194,6 +198,7 @@ void Sampler::rewind(int64_t n_generated) {
     state_->counts.reset(); // they look at new tokens only
     state_->dry.reset();
     state_->mirostat.rewind(n_generated);
+    state_->adaptive.rewind(n_generated);
 }
 
 // Before tokens are cut to the k likeliest some may be excluded, of which k and as many are enough; whatever else

@@ -18,7 +18,7 @@ namespace quire {
 using TokenSequences = std::vector<std::vector<int32_t>>;
 
 // One choice of one request.  The draw depends on the logits, the sequence's tokens, and (seed, choice, position): not
-// on the slot, the batch or earlier calls.  Mirostat alone keeps state (its running target), here, so that a preempted
+// on the slot, the batch or earlier calls.  Mirostat and Adaptive-P alone keep state (their running targets), here, so that a preempted
 // sequence goes on where it was; call sample() once per token, or rewind().  Scratch is reused: no allocation per token in the
 // steady state.  Not thread safe.
 class Sampler {

@@ -24,10 +24,11 @@ enum class SamplingStage {
     typical_p,
     tfs_z,
     xtc,
+    adaptive_p,
     mirostat,
 };
 
-inline constexpr std::array<const char *, 11> sampling_stage_names = {
+inline constexpr std::array<const char *, 12> sampling_stage_names = {
     "penalties",
     "dry",
     "temperature",
@@ -38,6 +39,7 @@ inline constexpr std::array<const char *, 11> sampling_stage_names = {
     "typical_p",
     "tfs_z",
     "xtc",
+    "adaptive_p",
     "mirostat",
 };
 
@@ -67,6 +69,8 @@ struct SamplingFields {
     int32_t mirostat = 0;
     float mirostat_tau = 5.0f;
     float mirostat_eta = 0.1f;
+    std::optional<float> adaptive_target;
+    float adaptive_decay = 0.9f;
     float repetition_penalty = 1.0f;
     float presence_penalty = 0.0f;
     float frequency_penalty = 0.0f;
@@ -111,6 +115,8 @@ template <typename Visit> void visit_sampling_fields(const Visit &visit) {
     visit("mirostat", &SamplingFields::mirostat, range(0, 2));
     visit("mirostat_tau", &SamplingFields::mirostat_tau, at_least(0));
     visit("mirostat_eta", &SamplingFields::mirostat_eta, at_least(0));
+    visit("adaptive_target", &SamplingFields::adaptive_target, range(0, 1));
+    visit("adaptive_decay", &SamplingFields::adaptive_decay, range(0, 0.99));
     visit("repetition_penalty", &SamplingFields::repetition_penalty, above(0));
     visit("presence_penalty", &SamplingFields::presence_penalty, range(-2, 2));
     visit("frequency_penalty", &SamplingFields::frequency_penalty, range(-2, 2));
@@ -145,6 +151,7 @@ inline bool is_active(SamplingStage stage, const SamplingFields &p) {
     case SamplingStage::typical_p: return p.typical_p != usual.typical_p;
     case SamplingStage::tfs_z: return p.tfs_z != usual.tfs_z;
     case SamplingStage::xtc: return p.xtc_probability != usual.xtc_probability;
+    case SamplingStage::adaptive_p: return p.adaptive_target.has_value();
     case SamplingStage::mirostat: return p.mirostat != usual.mirostat;
     }
     return false;

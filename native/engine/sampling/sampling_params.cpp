@@ -15,8 +15,12 @@ void check_samplers(const SamplingParams &p) {
     for (SamplingStage stage : p.samplers)
         if (std::count(p.samplers.begin(), p.samplers.end(), stage) > 1)
             refuse_parameter("samplers", cat("has '", name(stage), "' twice"));
-    if (has(SamplingStage::mirostat) && p.samplers.back() != SamplingStage::mirostat)
-        refuse_parameter("samplers", "has 'mirostat' before another name: put it last");
+    for (const SamplingStage last : {SamplingStage::adaptive_p, SamplingStage::mirostat})
+        if (const auto found = std::ranges::find(p.samplers, last); found != p.samplers.end())
+            for (auto other = found; other != p.samplers.end(); ++other)
+                if (*other < last)
+                    refuse_parameter("samplers", cat("has '", name(last), "' before another name: put it last"));
+    if (p.mirostat != 0 && p.adaptive_target) refuse_parameter("adaptive_target", "cannot be combined with mirostat");
     for (SamplingStage stage : default_sampling_order())
         if (is_active(stage, p) && !has(stage))
             refuse_parameter("samplers", cat("lacks the stage '", name(stage), "', but its parameters are set"));

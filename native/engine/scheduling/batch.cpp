@@ -117,8 +117,12 @@ void fill_media(std::vector<float> &rows, const Plan &plan, size_t width) {
         for (int64_t position = item.first; position < item.first + item.n_tokens; ++position) {
             const PromptMedia *media = item.sequence->media.get();
             const float *row = media ? media->row(position) : nullptr;
+            const std::vector<float> &steering = item.sequence->steering;
+            const size_t n_media = row ? media->width : 0;
             rows.push_back(row ? 0.0F : 1.0F);
-            row ? rows.insert(rows.end(), row, row + width) : rows.insert(rows.end(), width, 0.0F);
+            if (row) rows.insert(rows.end(), row, row + n_media);
+            rows.insert(rows.end(), width - n_media - steering.size(), 0.0F);
+            rows.insert(rows.end(), steering.begin(), steering.end());
         }
 }
 

@@ -43,6 +43,7 @@ struct SequenceSpec {
     std::shared_ptr<const PromptMedia> media = {}; // null: the prompt is text
     std::shared_ptr<const PromptMedia> source_media = {}; // rows that the encoder reads in place of tokens
     std::vector<HeldAdapter> adapters = {}; // which `context` names
+    std::vector<float> steering = {}; // beside each token, which `context` names, too
 };
 
 // There are no phases: a sequence has work while a row of logits that it wants lies before its last token, and running
@@ -57,7 +58,8 @@ struct Sequence {
           source_media(std::move(spec.source_media)),
           chain(names_of_source.context, pool->block_tokens(), media ? media->names() : std::vector<MediaName>()),
           snapshot_positions(std::move(spec.snapshot_positions)), priority(spec.priority), arrival_s(arrival_s),
-          key(std::move(spec.key)), second_text(spec.second_text), adapters(std::move(spec.adapters)) {}
+          key(std::move(spec.key)), second_text(spec.second_text), adapters(std::move(spec.adapters)),
+          steering(std::move(spec.steering)) {}
 
     SequenceId id;
     std::vector<int32_t> tokens; // prompt and generated
@@ -82,6 +84,7 @@ struct Sequence {
     std::string key;
     int64_t second_text;
     std::vector<HeldAdapter> adapters;
+    std::vector<float> steering;
     SequenceQueue queue = SequenceQueue::waiting;
     std::vector<Sequence *> followers; // choices that will share the prompt once it is computed
     Sequence *leader = nullptr; // for a following sequence

@@ -55,6 +55,8 @@ class SamplingParams:
     mirostat: int
     mirostat_tau: float
     mirostat_eta: float
+    adaptive_target: float | None
+    adaptive_decay: float
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
@@ -125,6 +127,7 @@ class Request:
         places: ``[3, tokens]``, the position of each prompt token in time, height and width; None if all three are its
             position.
         bad_sequences: Tokens that no answer contains in this order.
+        steering: Numbers that the model reads beside each token, after those of media.
         adapters: Low-rank adapters with their scales, in the order in which they are added.
     """
 
@@ -151,6 +154,7 @@ class Request:
         places: npt.NDArray[np.int32] | None = None,
         bad_sequences: Sequence[Sequence[int]] = [],
         adapters: Sequence[tuple[LowRankAdapter, float]] = [],
+        steering: Sequence[float] = [],
     ) -> None: ...
 
 @final

@@ -56,7 +56,8 @@ _DEVICES = _section(
 )
 _KEYS = _section(
     "Other values than the model's file",
-    "override_kv hf_overrides rope_scaling rope_scale rope_freq_base rope_freq_scale yarn_orig_ctx yarn_ext_factor"
+    "control_vectors control_vector_layers"
+    " override_kv hf_overrides rope_scaling rope_scale rope_freq_base rope_freq_scale yarn_orig_ctx yarn_ext_factor"
     " yarn_attn_factor yarn_beta_slow yarn_beta_fast",
 )
 _SPECULATION = _section("Speculative decoding", "draft speculation draft_max draft_min")
@@ -92,7 +93,8 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
             "policy max_priority max_queue max_queue_tokens request_timeout_s first_token_timeout_s queue_timeout_s"
             " batch_delay_s step_s ping_s drain_s no_access_log traces_endpoint",
         ),
-        _TOOLS, _CHAT, _section("Answers", "usual_seed grammar grammar_file"), _section("Embeddings", "pooling"),
+        _TOOLS, _CHAT, _section("Answers", "usual_seed grammar grammar_file logits_processors"),
+        _section("Embeddings", "pooling"),
         _SAMPLING, *_ENGINE,
     ),
     "bench": (

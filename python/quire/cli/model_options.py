@@ -19,7 +19,9 @@ from ..params.engine_rules import (
     Adapters,
     JsonObject,
     KeyValues,
+    LayerRange,
     NamedPaths,
+    Names,
     Overrides,
     Shares,
     read_adapters,
@@ -205,6 +207,11 @@ def _json_object(ctx: click.Context, param: click.Parameter, value: str | None) 
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+def _names(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the names; None if there are none."""
+    return tuple(values) or None
+
+
 def _shares(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
     """Parse shares of devices."""
     try:
@@ -221,7 +228,7 @@ adapters_option = click.option(
 
 
 _REPEATED: Mapping[type[Rule], Callable[[click.Context, click.Parameter, Sequence[str]], object]] = {
-    Overrides: _overrides, KeyValues: _key_values, NamedPaths: _named_paths,
+    Adapters: _adapters, Overrides: _overrides, KeyValues: _key_values, NamedPaths: _named_paths, Names: _names,
 }  # fmt: skip
 
 
@@ -235,11 +242,13 @@ def _click_option(name: str, option: EngineOption, default: object) -> Decorator
     match rule:
         case Bool():
             return click.option(*flags, is_flag=True, default=default, help=option.help)
-        case Adapters():
+        case Adapters() if name == "adapters":
             return adapters_option
-        case Overrides() | KeyValues() | NamedPaths():
+        case Adapters() | Overrides() | KeyValues() | NamedPaths() | Names():
             read = _REPEATED[type(rule)]
             return click.option(*flags, multiple=True, callback=read, metavar=option.metavar, help=option.help)
+        case LayerRange():
+            more |= {"nargs": 2, "type": int, "default": None, "show_default": False}
         case JsonObject():
             more["callback"] = _json_object
         case Shares():

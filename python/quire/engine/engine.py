@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
@@ -18,18 +18,23 @@ from ..errors import (
     ShapeError,
     UnsupportedError,
 )
-from ..params.sampling import PARAMETERS
+from ..params.sampling import PARAMETERS, SamplingParams
 from .adapters import NO_LIBRARY
 from .masks import MaskThreads
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+    import numpy as np
+    import numpy.typing as npt
+
     from .._native.engine import Decoder, DecoderStats, Event
     from ..grammar import Grammar, GrammarSource
-    from ..params.sampling import LogitsProcessor, SamplingParams
+    from ..params.sampling import ProcessorFunction
     from .adapters import AdapterLibrary
+    from .guidance import Guidance
     from .media import PromptMedia
+    from .steering import ControlVectors
 
 __all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "Pooling", "native_params"]
 
@@ -57,6 +62,7 @@ class EngineRequest:
         prediction: Ids of the expected answer.
         media: The images in the prompt.
         bad_sequences: Tokens that no answer contains in this order.
+        negative_ids: The prompt that guidance pushes away from; empty without guidance.
     """
 
     token_ids: list[int]
@@ -73,6 +79,7 @@ class EngineRequest:
     prediction: Sequence[int] = ()
     media: PromptMedia | None = None
     bad_sequences: Sequence[Sequence[int]] = ()
+    negative_ids: Sequence[int] = ()
 
     @property
     def n(self) -> int:
@@ -98,8 +105,9 @@ Deliver = Callable[[Sequence["Event | Failure"]], None]
 class _Waiting:
     deliver: Deliver
     n_unfinished: int
-    processors: Sequence[LogitsProcessor]
-    token_ids: list[list[int]]  # prompt and generated, by choice; only for processors
+    processors: Sequence[ProcessorFunction]
+    token_ids: list[list[int]]  # prompt and generated, by choice; only for requests whose rows are processed
+    guidance: Guidance | None = None
 
 
 def native_params(params: SamplingParams) -> native.SamplingParams:
@@ -121,15 +129,23 @@ class Engine:
     """
 
     def __init__(
-        self, decoder: Decoder, n_vocab: int, *, makes_logits: bool = True, adapters: AdapterLibrary | None = None
+        self,
+        decoder: Decoder,
+        n_vocab: int,
+        *,
+        makes_logits: bool = True,
+        adapters: AdapterLibrary | None = None,
+        control_vectors: ControlVectors | None = None,
     ) -> None:
         self._n_vocab = n_vocab
         self.makes_logits = makes_logits
+        self._control_vectors = control_vectors
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)  # a request has ended
         self._waiting: dict[int, _Waiting] = {}
         self._held: set[int] | None = None  # requests that wait for release(); None: none does
         self._n_decoders = 0
+        self._guided: dict[int, int] = {}  # ids of requests by those of their shadows
         self.device_lost = threading.Event()
         self._processing: ThreadPoolExecutor | None = None
         self.use(decoder, adapters)
@@ -149,21 +165,40 @@ class Engine:
 
         RequestError or CapacityError if it can never run; UnsupportedError if an encoder is asked for text.
         """
+        shadow = None
+        if request.negative_ids:
+            shadow = self._native_request(_shadow_of(request), is_shadow=True)
         made = self._native_request(request)
-        processors = () if request.params is None else request.params.logits_processors
+        # Prompts has put functions in place of names.
+        given = () if request.params is None else request.params.logits_processors
+        processors = cast("Sequence[ProcessorFunction]", given)
         # The lock keeps the dispatcher from seeing the first event before the request is known.
         with self._lock:
             decoder = self._open_decoder()
             grammar = request.grammar
             request_id = decoder.submit(made) if grammar is None else self._masks.submit(decoder, made, grammar)
-            token_ids = [list(request.token_ids) for _ in range(request.n if processors else 0)]
-            self._waiting[request_id] = _Waiting(deliver, request.n, processors, token_ids)
+            guidance = None if shadow is None else self._guidance(decoder, request, request_id, shadow)
+            is_processed = bool(processors) or guidance is not None
+            token_ids = [list(request.token_ids) for _ in range(request.n if is_processed else 0)]
+            self._waiting[request_id] = _Waiting(deliver, request.n, processors, token_ids, guidance)
             if self._held is not None:
                 self._held.add(request_id)
                 decoder.pause(request_id)
         return request_id
 
-    def _native_request(self, request: EngineRequest) -> native.Request:
+    def _guidance(self, decoder: Decoder, request: EngineRequest, request_id: int, shadow: native.Request) -> Guidance:
+        assert request.params is not None
+        try:
+            shadow_id = decoder.submit(shadow)
+        except QuireError:
+            decoder.cancel(request_id)
+            raise
+        from .guidance import Guidance
+
+        self._guided[shadow_id] = request_id
+        return Guidance(shadow_id, request.params.guidance_scale, len(request.token_ids))
+
+    def _native_request(self, request: EngineRequest, *, is_shadow: bool = False) -> native.Request:
         params = request.params
         if request.embedding is None and not self.makes_logits:
             raise UnsupportedError("[engine] the model is an encoder, which gives vectors and no text")
@@ -177,7 +212,8 @@ class Engine:
             salt=request.salt,
             priority=request.priority,
             key=request.key,
-            external_logits=params is not None and bool(params.logits_processors),
+            external_logits=params is not None
+            and (bool(params.logits_processors) or bool(request.negative_ids) or is_shadow),
             prompt_logits=params is None and request.embedding is None,
             embedding=request.embedding,
             visible_tokens=request.visible_tokens,
@@ -194,7 +230,17 @@ class Engine:
             snapshot_positions=() if request.media is None else request.media.ends,
             bad_sequences=request.bad_sequences,
             adapters=() if self.adapters is None else self.adapters.chosen(choice),
+            steering=self._steering(params),
         )
+
+    def _steering(self, params: SamplingParams | None) -> Sequence[float]:
+        given = None if params is None else params.control_vectors
+        choice = cast("Sequence[tuple[str, float]] | None", given)
+        if self._control_vectors is not None:
+            return self._control_vectors.chosen(choice)
+        if choice:
+            raise RequestError("[control_vectors] the model was opened without control vectors")
+        return ()
 
     def cancel(self, request_id: int) -> None:
         """End a request early.  No-op if it has ended."""
@@ -342,8 +388,14 @@ class Engine:
                     self.device_lost.set()
         for request_id, items in by_request.items():
             waiting = self._take(request_id, items)
-            if waiting is not None and not _deliver(waiting, items):
+            if waiting is None:
+                self._lose_shadow(request_id, items)
+            elif not _deliver(waiting, items):
                 self.cancel(request_id)
+            elif waiting.guidance is not None:
+                for item in items:
+                    if not isinstance(item, Failure) and item.kind == "delta":
+                        self._process_elsewhere(item)
         # A row comes after the tokens before it, so these are known now.
         for event in rows:
             self._process_elsewhere(event)
@@ -359,20 +411,25 @@ class Engine:
                     waiting.n_unfinished = 0
                 elif item.kind == "finish":
                     waiting.n_unfinished -= 1
-                elif waiting.processors:
+                elif waiting.token_ids:
                     waiting.token_ids[item.choice] += item.token_ids
             if waiting.n_unfinished <= 0:
                 del self._waiting[request_id]
                 self._ended.notify_all()
+                if waiting.guidance is not None:
+                    self._guided.pop(waiting.guidance.shadow_id, None)
+                    if self._decoder is not None:
+                        self._decoder.cancel(waiting.guidance.shadow_id)
                 self._masks.forget(request_id)
             return waiting
 
     def _process_elsewhere(self, event: Event) -> None:
         with self._lock:
-            waiting = self._waiting.get(event.request_id)
+            waiting = self._waiting.get(self._guided.get(event.request_id, event.request_id))
             if waiting is None:
                 return
-            token_ids = (*waiting.token_ids[event.choice], *event.token_ids)
+            held = event.token_ids if event.kind == "logits" else ()
+            token_ids = (*waiting.token_ids[event.choice], *held)
         if self._processing is None:
             from concurrent.futures import ThreadPoolExecutor
 
@@ -382,19 +439,45 @@ class Engine:
     def _process(self, event: Event, waiting: _Waiting, token_ids: tuple[int, ...]) -> None:
         """Run a request's logits processors over one row."""
         decoder = self._decoder
+        main_id = self._guided.get(event.request_id, event.request_id)
         if decoder is None:
             return
         try:
-            logits = event.logits
-            assert logits is not None
-            for processor in waiting.processors:
-                logits = processor(token_ids, logits)
-            decoder.provide_logits(event.request_id, event.choice, logits)
+            guidance, logits = waiting.guidance, event.logits
+            if guidance is None:
+                assert logits is not None
+                rows: Iterable[tuple[bool, npt.NDArray[np.float32]]] = [(False, logits)]
+            else:
+                if logits is not None:
+                    guidance.add(event.choice, logits, is_shadow=event.request_id == guidance.shadow_id)
+                rows = guidance.answers(event.choice, token_ids)
+            for is_shadow, row in rows:
+                if is_shadow:
+                    assert guidance is not None
+                    decoder.provide_logits(guidance.shadow_id, event.choice, row)
+                    continue
+                processed = row
+                for processor in waiting.processors:
+                    processed = processor(token_ids, processed)
+                decoder.provide_logits(main_id, event.choice, processed)
         except Exception as error:
             failure = error if isinstance(error, QuireError) else RequestError(f"[logits_processors] {error!r:.200}")
             if failure is not error:
                 failure.__cause__ = error
-            self._fail(event.request_id, failure)
+            self._fail(main_id, failure)
+
+    def _lose_shadow(self, shadow_id: int, items: Sequence[Event | Failure]) -> None:
+        """End a guided request whose shadow has ended before it."""
+        request_id = self._guided.get(shadow_id)
+        if request_id is None:
+            return
+        for item in items:
+            if isinstance(item, Failure):
+                self._fail(request_id, item.error)
+            elif item.kind == "finish":
+                self._fail(
+                    request_id, CapacityError("[guidance] the negative prompt and the answer exceed the context")
+                )
 
     def _fail(self, request_id: int, error: QuireError) -> None:
         """End a request because of an error outside the decoder."""
@@ -405,6 +488,23 @@ class Engine:
         if decoder is not None:
             decoder.cancel(request_id)
         _deliver(waiting, items)
+
+
+def _shadow_of(request: EngineRequest) -> EngineRequest:
+    """Return the request of a guided one's shadow (``guidance.py``), which follows whatever the answer is."""
+    params = request.params
+    assert params is not None
+    follows = SamplingParams(
+        temperature=0.0,
+        ignore_eos=True,
+        n=params.n,
+        max_tokens=params.max_tokens,
+        speculation="off",
+        adapter=params.adapter,
+        control_vectors=params.control_vectors,
+    )
+    same = (request.salt, request.priority, request.key)
+    return EngineRequest(list(request.negative_ids), follows, *same)
 
 
 def _item(event: Event) -> Event | Failure:

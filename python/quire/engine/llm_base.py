@@ -28,6 +28,7 @@ from .forks import forbid_in_children
 from .loading.loader import open_model
 from .loading.model_names import model_path, named_model
 from .loading.ranking import is_judged, relevance
+from .processors import ProcessorRegistry
 from .requests.encoded import VectorMaker
 from .requests.media_prompts import image_vector, is_media_prompt
 from .requests.prompts import Prompt, Prompts, RequestOptions
@@ -109,6 +110,9 @@ class LLMBase(ModelControls):
         lora_modules: Mapping[str, str | os.PathLike[str]] | Sequence[str | tuple[str, str]] = (),
         max_loras: int = 32,
         max_lora_rank: int | None = None,
+        control_vectors: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
+        control_vector_layers: Sequence[int] = (),
+        logits_processors: Sequence[str] = (),
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "model")}
         named = named_model(model, type(self).__name__, projector=mmproj == "auto")
@@ -117,6 +121,7 @@ class LLMBase(ModelControls):
         self.config = config_of(given)
         self.path = named.path  # None: the package's model
         self.config = named.completed(self.config)
+        processors = ProcessorRegistry(self.config.logits_processors)
         opened = open_model(named.path, self.config)
         self.config = replace(self.config, device=opened.device)
         self.model_name, self.architecture = opened.model_name, opened.architecture
@@ -140,13 +145,18 @@ class LLMBase(ModelControls):
             named.system,
             opened.media,
             n_ctx=self.n_ctx,
+            processors=processors,
         )
         if named.template is not None:
             self._prompts.use_template(named.template)
         self._texts = Texts(self._prompts, self.n_ctx, opened.advice)
         self._vectors = VectorMaker(opened.retrieval, self._prompts, self._texts)
         self._engine = Engine(
-            opened.decoder, opened.n_vocab, makes_logits=not opened.output.is_encoder, adapters=opened.adapters
+            opened.decoder,
+            opened.n_vocab,
+            makes_logits=not opened.output.is_encoder,
+            adapters=opened.adapters,
+            control_vectors=opened.control_vectors,
         )
         self._controls = ControlState()
         # Also at the end of the program, and when nobody holds the model any more.

@@ -33,17 +33,19 @@ _LARK_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?![/*])(?:[^/\\\n]|\\.)+/|//[^\
 class GrammarSource:
     """A grammar as text and the frame around it, either of which may be absent.  The key of caches.
 
-    ``notes`` names places in JSON Schemas that are not enforced.
+    ``triggers``: the grammar begins with one of these texts, and any other text may come before.  ``notes`` names
+    places in JSON Schemas that are not enforced.
     """
 
     body: str | None
     frame: Frame | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
+    triggers: tuple[str, ...] = ()
 
     @property
     def is_tame(self) -> bool:
         """True for a small schema without keywords that multiply the work: even a hostile one compiles fast."""
-        if self.frame is not None or self.body is None or len(self.body) > MAX_TAME:
+        if self.frame is not None or self.triggers or self.body is None or len(self.body) > MAX_TAME:
             return False
         return self._is_schema_without(_MULTIPLY)
 
@@ -52,7 +54,7 @@ class GrammarSource:
         """True if compiling takes a few tenths of a second at most: tame, or large without multiplying and counting."""
         if self.is_tame:
             return True
-        if self.frame is not None or self.body is None or len(self.body) > MAX_PLAIN:
+        if self.frame is not None or self.triggers or self.body is None or len(self.body) > MAX_PLAIN:
             return False
         return self.body.count('":') <= MAX_PLAIN_KEYS and self._is_schema_without((*_MULTIPLY, *_COUNTED))
 
@@ -63,7 +65,9 @@ class GrammarSource:
     @property
     def digest(self) -> bytes:
         """A short name of the grammar."""
-        return hashlib.blake2b(repr((self.body, self.frame)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        return hashlib.blake2b(
+            repr((self.body, self.frame, self.triggers)).encode("utf-8", "surrogatepass"), digest_size=16
+        ).digest()
 
     @property
     def size(self) -> int:
@@ -94,7 +98,7 @@ def grammar_source(params: StructuredOutputsParams) -> GrammarSource:
         notes, lark = _lark(params.grammar)
         body = {"lark_grammar": lark}
     frame = None if params.after is None else _after(params.after)
-    return GrammarSource(json.dumps(body, ensure_ascii=False), frame, notes)
+    return GrammarSource(json.dumps(body, ensure_ascii=False), frame, notes, tuple(params.triggers))
 
 
 def _after(trigger: str) -> Frame:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..errors import RequestError, UnsupportedError
 from .frame import frame_lark
+from .lazy import LazyGrammar, Trigger, free_frame
 from .matching import DEAD_END, Grammar
 from .parser_limits import parser_limits
 
@@ -79,6 +80,8 @@ class GrammarVocabulary:
         """Compile a grammar without a limit of time.  RequestError or UnsupportedError if it is invalid."""
         from llguidance import LLMatcher
 
+        if source.triggers:
+            return self._compile_lazy(source)
         tokenizer, vocabulary, drawable = self._open()
         matcher = LLMatcher(tokenizer, grammars(source, vocabulary), log_level=0, limits=parser_limits())
         if matcher.is_error():
@@ -91,6 +94,19 @@ class GrammarVocabulary:
         if not any(first.compute_bitmask()) or first.is_error():
             raise _refusal(first.get_error() or "it allows no answer")
         return Grammar(matcher, drawable)
+
+    def _compile_lazy(self, source: GrammarSource) -> Grammar:
+        vocabulary = self.open()
+        triggers = []
+        for text in source.triggers:
+            shown, control = text.encode(), vocabulary.control_ids.get(text)
+            ids = _Source(vocabulary)(shown) if control is None else [control]
+            if b"".join(vocabulary.token_bytes[id_] for id_ in ids) != shown:
+                raise RequestError(f"[grammar] the vocabulary has no tokens for the trigger {text!r:.80}")
+            triggers.append(Trigger(shown, tuple(ids)))
+        body = self.compile(replace(source, triggers=()))
+        free = self.compile(replace(source, body=None, frame=free_frame(source.triggers), triggers=()))
+        return LazyGrammar(free, body, triggers, vocabulary.token_bytes)
 
     def _open(self) -> tuple[LLTokenizer, TokenVocabulary, npt.NDArray[np.uint32]]:
         with self._lock:

@@ -29,6 +29,8 @@ from ..nn import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from ..nn.steering import Steering
+
 MAX_DIM = 1 << 20  # for each dimension, so that products of a few dimensions stay far below 2^63
 MAX_HEADS, MAX_HEAD_DIM, MAX_LAYERS = 4096, 1024, 1024
 
@@ -387,6 +389,7 @@ def trace(
     has_predictor: bool = False,
     fusion: Fusion | None = None,
     media_width: int = 0,
+    steering: Steering | None = None,
 ) -> Trace:
     """Record the forward pass once.
 
@@ -396,6 +399,7 @@ def trace(
         taps: Layers after which the hidden state can be read (``Executor.tap``).
         has_predictor: Provide the features that the model's predictor reads (``Executor.features``).
         fusion: Provide the features that a head reads, combined from hidden states.
+        steering: Control vectors of the model.
 
     Raises:
         UnsupportedError: The model has no such layers, or does not expose their hidden states.
@@ -406,8 +410,10 @@ def trace(
         of_source = Tracer(model.cache())
         encoder = of_source.finish_vectors(model.encode(Step(of_source, n_ctx)).rows)
     kept = frozenset(layer - 1 for layer in fusion.layers) if fusion is not None else frozenset()
-    step = Step(tracer, n_ctx, wanted, has_predictor, kept, media_width=media_width)
+    step = Step(tracer, n_ctx, wanted, has_predictor, kept, media_width=media_width, steering=steering)
     output = model(step)
+    if steering is not None and len(step.steered) < len(steering.layers):
+        raise UnsupportedError(f"[models] control vectors are unsupported for {model.config.arch}")
     if media_width and not step.media_rows:
         raise UnsupportedError(f"[models] images and sounds are unsupported for {model.config.arch}")
     if fusion is not None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 from ..errors import LoadError, UnsupportedError
 from ..files.gguf import GGUFReader, Metadata
 from ..nn import Adapter, CacheSpec, Fusion, Keys, Predictor, Trace, Weights
+from ..nn.steering import Steering
 from .base import INNER_ENCODER, WITHOUT_EFFECT, Config, Decoder, Model, trace, trace_predictor
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ class LoadedModel:
         *,
         fusion: Fusion | None = None,
         media_width: int = 0,
+        steering: Steering | None = None,
     ) -> Trace:
         """Record the forward pass.
 
@@ -162,11 +164,13 @@ class LoadedModel:
             taps: Layers after which the hidden state can be read.
             fusion: The fusion of a head that reads this model's hidden states; the head replaces the predictor.
             media_width: Numbers of a row that an image puts in place of a token's embedding; 0: text only.
+            steering: Control vectors.
         """
         has_predictor = self.predictor is not None and fusion is None
         n_ctx = n_ctx or self.config.n_ctx_train
         return trace(
-            self.model, n_ctx, taps, has_predictor=has_predictor, fusion=fusion, media_width=media_width
+            self.model, n_ctx, taps, has_predictor=has_predictor, fusion=fusion, media_width=media_width,
+            steering=steering,
         )  # fmt: skip
 
     def trace_predictor(self, n_ctx: int) -> Trace:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from .._native import graph
 from .._native.graph import Tracer, Weight
 from .._native.graph import TraceTensor as Tensor
+from .steering import Steering
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Step:
         kept: Layers whose hidden states are stored in ``states``; -1 is the input of the first layer.
         states: The hidden states of ``kept`` layers.
         media_width: Numbers of a row that an image or a sound puts in place of a token's embedding; 0: text only.
+        steering: Control vectors, whose scales a step brings for each token behind the numbers of media.
     """
 
     tracer: Tracer
@@ -32,6 +34,9 @@ class Step:
     states: dict[int, Tensor] = field(default_factory=dict)
     media_width: int = 0
     media_rows: list[Tensor] = field(default_factory=list)
+    steering: Steering | None = None
+    steered: list[int] = field(default_factory=list)
+    beside: list[Tensor] = field(default_factory=list)
 
     @property
     def tokens(self) -> Tensor:
@@ -57,7 +62,7 @@ class Step:
         """Run the layers in order; the output of tapped layers can be read."""
         self.after_layer(-1, x)
         for i, layer in enumerate(layers):
-            x = self.after_layer(i, self._with_deep_rows(i, layer(x, self)))
+            x = self.after_layer(i, self._steered(i, self._with_deep_rows(i, layer(x, self))))
         return x
 
     def with_media(self, x: Tensor) -> Tensor:
@@ -69,11 +74,25 @@ class Step:
         """
         if not self.media_width:
             return x
-        rows, n = self.features(1 + self.media_width), x.shape[1]
+        rows, n = self._beside_tokens(), x.shape[1]
         assert isinstance(n, int)
         is_token = graph.slice(rows, 0, 0, 1)
         self.media_rows[:] = [graph.slice(rows, 0, begin, begin + n) for begin in range(1, 1 + self.media_width, n)]
         return graph.multiply_broadcast(x, is_token) + self.media_rows[0]
+
+    def _beside_tokens(self) -> Tensor:
+        if not self.beside:
+            n_steering = 0 if self.steering is None else self.steering.n
+            self.beside.append(self.features(1 + self.media_width + n_steering))
+        return self.beside[0]
+
+    def _steered(self, layer: int, x: Tensor) -> Tensor:
+        directions = None if self.steering is None else self.steering.layers.get(layer)
+        if self.steering is None or directions is None:
+            return x
+        self.steered.append(layer)
+        begin = 1 + self.media_width
+        return x + graph.linear(graph.slice(self._beside_tokens(), 0, begin, begin + self.steering.n), directions)
 
     def _with_deep_rows(self, layer: int, x: Tensor) -> Tensor:
         return x + self.media_rows[layer + 1] if layer + 1 < len(self.media_rows) else x

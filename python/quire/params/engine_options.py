@@ -13,7 +13,18 @@ from typing import Any, Literal, get_args
 
 from ..errors import RequestError
 from .call_names import name_call
-from .engine_rules import Adapters, JsonObject, KeyValues, Layers, NamedPaths, Overrides, PathText, Shares
+from .engine_rules import (
+    Adapters,
+    JsonObject,
+    KeyValues,
+    LayerRange,
+    Layers,
+    NamedPaths,
+    Names,
+    Overrides,
+    PathText,
+    Shares,
+)
 from .parameter import Declaration, Speculation, declared
 from .rules import Bool, Bytes, Choice, Float, Int, Text
 
@@ -303,6 +314,20 @@ class EngineConfig:
     max_lora_rank: int | None = declared(None, EngineOption(
         rule=Int(1, 2**16, optional=True), flags="--max-lora-rank", metavar="N", none="any",
         doc="Largest rank of LoRA adapters that are accepted",
+    ))
+    control_vectors: tuple[tuple[str, float], ...] = declared((), EngineOption(
+        rule=Adapters(), flags="--control-vector --control-vector-scaled", metavar="FILE[:SCALE]",
+        doc="Control vector, a GGUF file as llama.cpp's, and its scale for requests that choose none; may be repeated,"
+        " or several with commas", aliases="control_vector",
+    ))
+    control_vector_layers: tuple[int, ...] = declared((), EngineOption(
+        rule=LayerRange(), flags="--control-vector-layer-range", metavar="START END",
+        doc="First and last layer that control vectors are added after [all from 1 on]",
+    ))
+    logits_processors: tuple[str, ...] = declared((), EngineOption(
+        rule=Names(), flags="--logits-processors", metavar="[NAME=]MODULE:OBJECT",
+        doc="Register a logits processor that requests choose by name; may be repeated. Entry points of the group"
+        " quire.logits_processors are always registered", server_only=True,
     ))
     # fmt: on
 

@@ -17,8 +17,10 @@ __all__ = [
     "Adapters",
     "JsonObject",
     "KeyValues",
+    "LayerRange",
     "Layers",
     "NamedPaths",
+    "Names",
     "Overrides",
     "PathText",
     "Shares",
@@ -76,6 +78,36 @@ class Layers(_Tuple):
         if len(ints) != len(value) or sorted({*ints}) != ints:
             raise refusal(label, value, "is out of range: expected ascending layer numbers from 0")
         return value
+
+
+@dataclass(frozen=True)
+class LayerRange(_Tuple):
+    """The numbers of a first and a last layer, or nothing."""
+
+    def _checked_items(self, label: str, value: tuple[object, ...]) -> object:
+        if not value:
+            return value
+        ints = [each for each in value if isinstance(each, int) and not isinstance(each, bool)]
+        if len(ints) != 2 or len(value) != 2 or not 1 <= ints[0] <= ints[1]:
+            raise refusal(
+                label, value, "is out of range: expected two layer numbers from 1, the first at most the last"
+            )
+        return value
+
+
+@dataclass(frozen=True)
+class Names(_Tuple):
+    """Texts that are not empty."""
+
+    def _checked_items(self, label: str, value: tuple[object, ...]) -> object:
+        for each in value:
+            if not isinstance(each, str) or not each:
+                raise RequestError(f"{label} has {each!r:.80}: expected texts")
+        return value
+
+    def lenient(self, value: object) -> object:
+        """Take a single text."""
+        return super().lenient((value,) if isinstance(value, str) else value)
 
 
 @dataclass(frozen=True)

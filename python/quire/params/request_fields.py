@@ -58,6 +58,8 @@ class RequestFields(TypedDict, total=False):
     mirostat: int
     mirostat_tau: float
     mirostat_eta: float
+    adaptive_target: float | None
+    adaptive_decay: float
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
@@ -78,6 +80,9 @@ class RequestFields(TypedDict, total=False):
     processed_logprobs: bool
     samplers: Sequence[str]
     logits_processors: Sequence[LogitsProcessor]
+    control_vectors: AdapterChoice | None
+    guidance_scale: float
+    negative_prompt: str | None
     structured_outputs: StructuredOutputsParams | None
     speculation: str | None
     prediction: str | None

@@ -17,7 +17,6 @@ __all__ = [
     "Bias",
     "Bool",
     "Bytes",
-    "Callables",
     "Choice",
     "Float",
     "Ids",
@@ -273,10 +272,10 @@ class Bias(Rule):
 
 @dataclass(frozen=True)
 class Names(Rule):
-    """Some of the known names, each at most once.  ``last``: a name that may only be the last."""
+    """Some of the known names, each at most once.  ``last``: names that come after all others, in this order."""
 
     known: tuple[str, ...] = ()
-    last: str = ""
+    last: tuple[str, ...] = ()
 
     def _checked(self, label: str, value: object) -> object:
         items = items_of(label, value, len(self.known))
@@ -286,9 +285,13 @@ class Names(Rule):
                 raise RequestError(f"{label} has the unknown name {item!r:.80}: expected some of {known}")
             if items.count(item) > 1:
                 raise RequestError(f"{label} has {item!r} twice")
-        if self.last in items and items[-1] != self.last:
-            raise RequestError(f"{label} has {self.last!r} before another name: put it last")
+        for name in self.last:
+            if name in items and any(self._rank(item) < self._rank(name) for item in items[items.index(name) :]):
+                raise RequestError(f"{label} has {name!r} before another name: put it last")
         return items
+
+    def _rank(self, name: object) -> int:
+        return self.last.index(str(name)) if name in self.last else -1
 
 
 @dataclass(frozen=True)
@@ -310,20 +313,6 @@ class AdapterScales(Rule):
                 raise RequestError(f"{label} has {name!r:.80} twice")
             pairs.append((name, float(Float(-FLOAT_MAX, FLOAT_MAX).check(f"{label}: {name!r:.80} with", scale))))  # type: ignore[arg-type]
         return tuple(pairs)
-
-
-@dataclass(frozen=True)
-class Callables(Rule):
-    """At most ``n`` functions."""
-
-    n: int = 0
-
-    def _checked(self, label: str, value: object) -> object:
-        items = items_of(label, value, self.n)
-        for item in items:
-            if not callable(item):
-                raise RequestError(f"{label} has {item!r:.80}, which is not callable")
-        return items
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeAlias, get_args
 from ..errors import RequestError
 from .call_names import name_call
 from .parameter import Dialect, Parameter, Slider, Speculation, declared
+from .processors import NamedProcessor, Processors
 from .rules import (
     INT_MAX,
     AdapterScales,
     Bias,
     Bool,
-    Callables,
     Choice,
     Float,
     Ids,
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    LogitsProcessor = Callable[[Sequence[int], npt.NDArray[np.float32]], npt.NDArray[np.float32]]
+    ProcessorFunction = Callable[[Sequence[int], npt.NDArray[np.float32]], npt.NDArray[np.float32]]
+    LogitsProcessor = ProcessorFunction | NamedProcessor | str | Mapping[str, object]
 
 __all__ = ["ALIASES", "DEFAULT_SAMPLERS", "PARAMETERS", "SPECULATIONS", "AdapterChoice", "SamplingParams", "fields_of"]
 
@@ -51,6 +52,7 @@ DEFAULT_SAMPLERS = (
     "typical_p",
     "tfs_z",
     "xtc",
+    "adaptive_p",
     "mirostat",
 )
 """The stages of the sampling chain, in the default order."""
@@ -179,6 +181,16 @@ class SamplingParams:
         doc="Mirostat's learning rate", page=Slider("Mirostat eta", 1, 0.01, rare=True),
     ))
 
+    adaptive_target: float | None = declared(None, Parameter(
+        rule=Float(0.0, 1.0, optional=True), stage="adaptive_p", flags="--adaptive-target", routes=_OWN,
+        doc="Prefer tokens near this probability, so that drawn ones have it on average (Adaptive-P)", none="off",
+        paper="MrJackSpade 2025", page=Slider("Adaptive-P", 1, 0.05, rare=True),
+    ))
+    adaptive_decay: float = declared(0.9, Parameter(
+        rule=Float(0.0, 0.99), flags="--adaptive-decay", routes=_OWN,
+        doc="Weight of earlier tokens in Adaptive-P's average", page=Slider("Adaptive-P decay", 0.99, 0.01, rare=True),
+    ))
+
     # Penalties
 
     repetition_penalty: float = declared(1.0, Parameter(
@@ -267,12 +279,26 @@ class SamplingParams:
         rule=Bool(), doc="Return log-probabilities of the final distribution, after all stages",
     ))
     samplers: Sequence[str] = declared(DEFAULT_SAMPLERS, Parameter(
-        rule=Names(DEFAULT_SAMPLERS, "mirostat"), flags="--samplers", metavar="A;B;...",
+        rule=Names(DEFAULT_SAMPLERS, ("adaptive_p", "mirostat")), flags="--samplers", metavar="A;B;...",
         doc="The stages and their order",
     ))
     logits_processors: Sequence[LogitsProcessor] = declared((), Parameter(
-        rule=Callables(64), native=False,
-        doc="Functions `f(token_ids, logits) -> logits`, run first; each token then waits for Python",
+        rule=Processors(), native=False,
+        doc="Functions `f(token_ids, logits) -> logits`, or names of registered ones; they run first, and each token"
+        " then waits for Python",
+    ))
+    control_vectors: AdapterChoice | None = declared(None, Parameter(
+        rule=AdapterScales(32, optional=True), native=False,
+        doc="Control vectors of the request: a name, or names with scales; an empty list: none", none="the engine's",
+    ))
+    guidance_scale: float = declared(1.0, Parameter(
+        rule=Float(0.0, 100.0), native=False, routes=_OWN, aliases="cfg_scale",
+        doc="Classifier-free guidance: push the answer away from what would follow the negative prompt; 1: off",
+        paper="Sanchez et al. 2023",
+    ))
+    negative_prompt: str | None = declared(None, Parameter(
+        rule=Text(optional=True), native=False,
+        doc="Text that guidance_scale pushes away from, read as a raw prompt", none="the last token of the prompt",
     ))
     structured_outputs: StructuredOutputsParams | None = declared(None, Parameter(
         rule=Instance(StructuredOutputsParams, optional=True), native=False,
@@ -301,6 +327,10 @@ class SamplingParams:
             raise RequestError(f"[sampling] min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}")
         if self.structured_outputs is not None and self.ignore_eos:
             raise RequestError("[sampling] ignore_eos cannot be combined with structured_outputs: a form ends")
+        if self.mirostat and self.adaptive_target is not None:
+            raise RequestError("[sampling] adaptive_target cannot be combined with mirostat")
+        if self.guidance_scale != 1 and self.banned_strings:
+            raise RequestError("[sampling] guidance_scale cannot be combined with banned_strings")
         for name, stage, default in _STAGED:
             if values[name] != default and stage not in self.samplers:
                 raise RequestError(f"[sampling] samplers lacks the stage {stage!r}, but {name} is set")

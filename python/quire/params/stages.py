@@ -9,8 +9,9 @@ from .sampling import DEFAULT_SAMPLERS
 __all__ = ["LLAMA_CPP_ORDER", "STAGE_LETTERS", "stage_named"]
 
 _LLAMA_CPP = ("penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typical_p", "top_p", "min_p", "xtc", "temperature")
-# Stages that llama.cpp lacks go before the temperature, which it applies last; mirostat is no stage there.
-_OWN = tuple(stage for stage in DEFAULT_SAMPLERS if stage not in (*_LLAMA_CPP, "mirostat"))
+# Stages that llama.cpp lacks go before the temperature, which it applies last; mirostat is no stage there, and
+# adaptive_p comes after all others.
+_OWN = tuple(stage for stage in DEFAULT_SAMPLERS if stage not in (*_LLAMA_CPP, "adaptive_p", "mirostat"))
 
 LLAMA_CPP_ORDER = (*_LLAMA_CPP[:-1], *_OWN, _LLAMA_CPP[-1])
 """The stages in llama.cpp's default order."""

@@ -16,6 +16,7 @@ MAX_REGEX_BYTES = 32 * 1024
 MAX_STRING_BYTES = 16 * 1024
 MAX_CHOICES = 16384
 MAX_TRIGGER_BYTES = 256
+MAX_TRIGGERS = 16
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")
 
 
@@ -43,6 +44,8 @@ class StructuredOutputsParams:
     ``grammar``: a grammar in GBNF (rules with ``::=``) or Lark.
     ``after``: the form begins after this text or control token (``"</think>"``), which must occur; the text before
     it is free.  White space may follow it.
+    ``triggers``: the form begins with the first of these texts, or control tokens, that appears; an answer without one
+    is free.  The form includes the trigger.
     ``disable_any_whitespace``: JSON without white space.  ``whitespace_pattern``: a regex of the white space that may
     stand between JSON's tokens, by default at most 32 characters.
     ``parses``: what makes of an answer the object that ``GenerationResult.parsed`` is; None: ``json.loads``.
@@ -56,6 +59,7 @@ class StructuredOutputsParams:
     choice: Iterable[str] | None = None
     grammar: str | None = None
     after: str | None = None
+    triggers: Iterable[str] = ()
     disable_any_whitespace: bool = False
     whitespace_pattern: str | None = None
     parses: Callable[[str], object] | None = field(default=None, repr=False, compare=False)
@@ -66,6 +70,9 @@ class StructuredOutputsParams:
                 raise _refuse(name, f"is {self.__dict__[name]!r:.80}: expected a bool")
         if self.json is not None:
             object.__setattr__(self, "json", _schema_text(self.json))
+        object.__setattr__(self, "triggers", _triggers(self.triggers))
+        if self.triggers and self.after is not None:
+            raise _refuse("triggers", "cannot be combined with after")
         if self.choice is not None:
             object.__setattr__(self, "choice", _choices(self.choice))
         for name, limit in (
@@ -222,6 +229,19 @@ def _choices(value: object) -> tuple[str, ...]:
     total = sum(len(item) for item in items)
     if total > MAX_SOURCE_BYTES:
         raise _refuse("choice", f"has {total} characters: expected at most {MAX_SOURCE_BYTES}")
+    return items
+
+
+def _triggers(value: object) -> tuple[str, ...]:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise _refuse("triggers", f"is {value!r:.80}: expected a list of strings")
+    items = tuple(value)
+    if len(items) > MAX_TRIGGERS:
+        raise _refuse("triggers", f"has {len(items)} strings: expected at most {MAX_TRIGGERS}")
+    for item in items:
+        _check_text("triggers", item, MAX_TRIGGER_BYTES)
+        if item is None:
+            raise _refuse("triggers", "has None: expected strings")
     return items
 
 

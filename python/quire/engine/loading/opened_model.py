@@ -40,10 +40,12 @@ if TYPE_CHECKING:
     from ..._native.kernels import KernelSet
     from ...files.gguf import GGUFReader
     from ...models import LoadedModel
+    from ...nn.steering import Steering
     from ...params.engine_options import CacheDType, EngineConfig
     from ...tokenizer import Tokenizer
     from ..engine import Pooling
     from ..media import MediaInput
+    from ..steering import ControlVectors
     from .draft import DraftModel
     from .fit import Fit
 
@@ -80,6 +82,7 @@ class OpenedModel:
     n_ctx_train: int  # positions that the model was trained on
     n_source: int = 0  # rows of sound that the encoder of an encoder-decoder model reads
     media: MediaInput | None = None
+    control_vectors: ControlVectors | None = None
     adapters: AdapterLibrary | None = None  # None: those of the options are a part of the model
 
 
@@ -117,8 +120,9 @@ class ModelParts:
             raise UnsupportedError(
                 f"[engine] kv_dtype {self.kv_dtype} has no use: {shown_name(self.path)} caches no keys and values"
             )
+        vectors = self._control_vectors()
         sizes, n_ctx_train = self._sizes()
-        executor = self._executor(sizes)
+        executor = self._executor(sizes, None if vectors is None else vectors.steering)
         drafters: list[Drafter] = [GrammarDrafter(), LookupDrafter()]
         reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
         for draft in self.drafts:
@@ -148,7 +152,18 @@ class ModelParts:
             n_source=model.config.n_source,
             media=self.media,
             adapters=self._adapters(executor),
+            control_vectors=vectors,
         )
+
+    def _control_vectors(self) -> ControlVectors | None:
+        config, files = self.model.config, self.config.control_vectors
+        if not files:
+            return None
+        if self.fit is not None or config.n_source or self.config.draft is not None:
+            raise UnsupportedError("[engine] control vectors need a model that generates on the CPU, without a draft")
+        from ..steering import ControlVectors
+
+        return ControlVectors(files, config.dim, config.n_layer, self.config.control_vector_layers)
 
     def _adapters(self, executor: Executor) -> AdapterLibrary | None:
         """Return the adapters that requests choose from, if the model's kernels take any."""
@@ -188,7 +203,7 @@ class ModelParts:
             )  # fmt: skip
         return sizes, needs.n_ctx_train
 
-    def _executor(self, sizes: Sizes) -> Executor:
+    def _executor(self, sizes: Sizes, steering: Steering | None) -> Executor:
         config, device = self.config, self.devices[0]
         head = next((draft for draft in self.drafts if draft.fusion is not None), None)
         mask = config.cpu_mask or 0
@@ -198,6 +213,7 @@ class ModelParts:
                 config.taps,
                 fusion=None if head is None else head.fusion,
                 media_width=0 if self.media is None or self.model.config.n_source else self.media.width,
+                steering=steering,
             ),
             device,
             n_blocks=sizes.n_blocks,

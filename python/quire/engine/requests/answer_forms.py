@@ -58,6 +58,12 @@ class AnswerForms:
             return None
         from ...grammar import AnswerLayout, ReasoningTags, ToolUse, answer_source, grammar_source
 
+        if wanted is not None and wanted.triggers:
+            if options.shown_tools and options.tool_choice not in ("auto", "none"):
+                raise RequestError(
+                    "[structured_outputs] triggers cannot be combined with a tool_choice that forces calls"
+                )
+            return grammar_source(wanted)
         tags, tools = form.reasoning, form.tools
         silent = tags is not None and tags.closed_by(prompt)
         silent = silent or (is_silent and (tags is None or not tags.opened_by(prompt)))

@@ -14,6 +14,7 @@ from ...errors import LoadError, RequestError, UnsupportedError
 from ...params.request_fields import RequestKeywords
 from ...params.sampling import SamplingParams
 from ..engine import EngineRequest, Pooling
+from ..processors import ProcessorRegistry
 from .answer_forms import AnswerForms, token_vocabulary
 from .media import MediaItems, Segments, without_media
 from .media_prompts import encoded_prompt, is_media_prompt
@@ -113,7 +114,9 @@ class Prompts:
         media: MediaInput | None = None,
         *,
         n_ctx: int | None = None,
+        processors: ProcessorRegistry | None = None,
     ) -> None:
+        self._processors = processors or ProcessorRegistry()
         self._tokenizer = tokenizer
         self._advised = advised or {}
         self._system = system
@@ -179,11 +182,17 @@ class Prompts:
     def _request(
         self, ids: list[int], params: SamplingParams, options: RequestOptions, form: GrammarSource | None
     ) -> EngineRequest:
+        params = self._processors.resolved(params)
         bad = [ids for word in params.bad_words for ids in self._spellings(word)]
         # A prediction is plain text like an answer.
         expected = self.tokenizer.encode(params.prediction, add_special=False) if params.prediction else ()
+        negative = ids[-1:] if params.negative_prompt is None else self.token_ids(params.negative_prompt)
+        if params.guidance_scale == 1:
+            negative = []
         hints = (options.salt, options.priority, options.key)
-        return EngineRequest(ids, params, *hints, form=form, prediction=expected, bad_sequences=bad)
+        return EngineRequest(
+            ids, params, *hints, form=form, prediction=expected, bad_sequences=bad, negative_ids=negative
+        )
 
     def _spellings(self, word: str) -> list[list[int]]:
         """Return the ids of a word at the start of a text and after a space, as vLLM forbids them."""

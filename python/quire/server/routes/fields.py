@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
+import msgspec
 from msgspec import Meta
 
 from ...errors import QuireError, RequestError
+from ...params.processors import MAX_PROCESSORS, NamedProcessor
 from ...params.sampling import SamplingParams
-from ...params.structured import StructuredOutputsParams
+from ...params.structured import MAX_TRIGGERS, StructuredOutputsParams
 from ..body_types import Body, TimedBody
 from ..failures import ApiError, of_quire
 from ..service.caller import Caller
@@ -61,6 +64,22 @@ class FormFields(Body, kw_only=True, forbid_unknown_fields=True):
     grammar: str | None = None
     disable_any_whitespace: bool = False
     whitespace_pattern: str | None = None
+    triggers: Annotated[list[str], Meta(max_length=MAX_TRIGGERS)] = []
+
+
+class GrammarTrigger(msgspec.Struct, forbid_unknown_fields=True):
+    """A text that begins a lazy grammar, in llama.cpp's format: type 0 is a token, 1 a word, 2 and 3 are patterns."""
+
+    type: Annotated[int, Meta(ge=0, le=3)]
+    value: Annotated[str, Meta(min_length=1, max_length=256)]
+    token: int | None = None
+
+
+class ProcessorChoice(msgspec.Struct, forbid_unknown_fields=True):
+    """A logits processor that the operator registered, and its arguments."""
+
+    name: Name
+    arguments: Annotated[dict[str, Any], Meta(max_length=64)] = {}
 
 
 class ConstrainedBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
@@ -78,6 +97,8 @@ class ConstrainedBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
     grammar: str | None = None
     regex: str | None = None
     ebnf: str | None = None
+    grammar_lazy: bool = False
+    grammar_triggers: Annotated[list[GrammarTrigger], Meta(max_length=MAX_TRIGGERS)] = []
     hints: ClassVar[dict[str, tuple[object, ...]]] = {"guided_decoding_backend": ("auto",)}
 
     def wanted_form(self, own: StructuredOutputsParams | None = None) -> StructuredOutputsParams | None:
@@ -101,7 +122,17 @@ class ConstrainedBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
         if len(found) > 1:
             (first, _), (second, _) = found[:2]
             raise RequestError(f"[sampling] {second} cannot be combined with {first}")
-        return found[0][1] if found else None
+        form = found[0][1] if found else None
+        return replace(form, triggers=self._triggers()) if self.grammar_lazy and form is not None else form
+
+    def _triggers(self) -> list[str]:
+        if not self.grammar_triggers:
+            text = "grammar_lazy needs grammar_triggers"
+            raise ApiError(400, "invalid_value", text, "grammar_triggers")
+        if any(trigger.type > 1 for trigger in self.grammar_triggers):
+            text = "grammar_triggers: patterns (types 2 and 3) are not supported, give words or tokens"
+            raise ApiError(400, "unsupported_parameter", text, "grammar_triggers")
+        return [trigger.value for trigger in self.grammar_triggers]
 
 
 def _of_schema(value: Any, pattern: str | None) -> StructuredOutputsParams:
@@ -145,6 +176,9 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     bad_token_ids: Annotated[list[Id], Meta(max_length=1 << 18)] = []
     bad_words: Annotated[list[Annotated[str, limits_of("bad_words")]], entry_limits("bad_words")] = []
     banned_strings: Annotated[list[Annotated[str, limits_of("banned_strings")]], entry_limits("banned_strings")] = []
+    negative_prompt: Text | None = None
+    control_vectors: Annotated[dict[str, float], Meta(max_length=32)] | None = None
+    logits_processors: Annotated[list[Name | ProcessorChoice], Meta(max_length=MAX_PROCESSORS)] = []
     cache_salt: Salt | None = None
     priority: Priority | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
@@ -181,9 +215,6 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         "return_tokens_as_token_ids": (False,),
         "return_token_ids": (False,),
         "n_indent": (0,),
-        "adaptive_target": (-1,),
-        "grammar_lazy": (False,),
-        "grammar_triggers": ([],),
     }
 
     def given(self) -> dict[str, Any]:
@@ -212,6 +243,12 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
                 "logit_bias": logit_bias_of(self.logit_bias),
                 "allowed_token_ids": self.allowed_token_ids,
                 "bad_words": stops_of(self.bad_words),
+                "negative_prompt": self.negative_prompt,
+                "control_vectors": self.control_vectors,
+                "logits_processors": [
+                    each if isinstance(each, str) else NamedProcessor(each.name, each.arguments)
+                    for each in self.logits_processors
+                ],
                 "banned_strings": stops_of(self.banned_strings),
                 "bad_token_ids": [*info.advised.get("bad_token_ids", ()), *self.bad_token_ids],
             }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from ...params.processors import NamedProcessor
 from ...params.sampling import PARAMETERS, SamplingParams
 from ...params.structured import StructuredOutputsParams
 
@@ -19,10 +20,17 @@ _NAMES = tuple(name for name in PARAMETERS if name != "logits_processors")
 def set_fields(params: SamplingParams) -> dict[str, Any]:
     """Return the fields that differ from the defaults, in the format of messages."""
     given = {name: value for name in _NAMES if (value := getattr(params, name)) != getattr(_USUAL, name)}
+    if params.logits_processors:
+        given["logits_processors"] = [(each.name, dict(each.arguments)) for each in named(params)]
     if params.structured_outputs is not None:
         form = params.structured_outputs
         given["structured_outputs"] = {entry.name: getattr(form, entry.name) for entry in fields(form)}
     return given
+
+
+def named(params: SamplingParams) -> list[NamedProcessor]:
+    """Return the logits processors that are chosen by name; bodies have no others."""
+    return [each for each in params.logits_processors if isinstance(each, NamedProcessor)]
 
 
 def params_of(given: Mapping[str, Any]) -> SamplingParams:
@@ -30,6 +38,7 @@ def params_of(given: Mapping[str, Any]) -> SamplingParams:
     values = {**_USUAL.__dict__, **_immutable(given)}
     if values["structured_outputs"] is not None:
         values["structured_outputs"] = _made(StructuredOutputsParams, _immutable(values["structured_outputs"]))
+    values["logits_processors"] = tuple(NamedProcessor(*each) for each in values["logits_processors"])
     return _made(SamplingParams, values)
 
 

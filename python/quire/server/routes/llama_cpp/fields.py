@@ -18,7 +18,7 @@ from ...worker.protocol import ModelInfo
 from ..adapter_scales import LoraScales, chosen_scales, shown_adapters
 from ..fields import Bias, ConstrainedBody, Id, Name, Slot, Stop, Stops, Text, stops_of
 from ..sampling_fields import entry_limits, limits_of, sampling_fields, sampling_of
-from ..stages import stages_of
+from ..stages import stages_of, with_last
 
 __all__ = ["CompletionBody", "GenerationFields", "InfillBody", "PromptObject", "settings_of"]
 
@@ -64,6 +64,8 @@ class GenerationFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True
     ) = {}
     stop: Stop | Stops | None = None
     banned_strings: Annotated[list[Annotated[str, limits_of("banned_strings")]], entry_limits("banned_strings")] = []
+    negative_prompt: Text | None = None
+    control_vectors: Annotated[dict[str, float], Meta(max_length=32)] | None = None
     n_probs: Probabilities | None = None
     logprobs: Probabilities | None = None
     post_sampling_probs: bool = False
@@ -104,13 +106,9 @@ class GenerationFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True
         "chat_parser": ("",),
         "generation_prompt": ("",),
         "parse_tool_calls": (False,),
-        "adaptive_decay": (0.9,),
     }
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
         "n_indent": (0,),
-        "adaptive_target": (-1,),
-        "grammar_lazy": (False,),
-        "grammar_triggers": ([],),
         "continue_final_message": (False,),
         "echo": (False,),
         "image_data": ([],),
@@ -205,8 +203,7 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
         del given["seed"]
     stages = LLAMA_CPP_ORDER if body.samplers is None else stages_of(body.samplers)
     values = {**chat_defaults(info.advised, {**given, "samplers": stages}), **given}
-    if values.get("mirostat"):
-        stages += ("mirostat",)
+    stages = with_last(stages, values)
     adapter = chosen_scales(body.lora, info)
     n_new, n_shown = body.n_new, body.n_shown_probabilities
     if body.dry_sequence_breakers:
@@ -218,6 +215,8 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
         "n": body.n_choices,
         "stop": stops_of(body.stop),
         "banned_strings": stops_of(body.banned_strings),
+        "negative_prompt": body.negative_prompt,
+        "control_vectors": body.control_vectors,
         "logit_bias": bias,
         "bad_token_ids": [*info.advised.get("bad_token_ids", ()), *never],
         "logprobs": n_shown or None,

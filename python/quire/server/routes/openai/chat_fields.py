@@ -17,7 +17,7 @@ from ...worker.protocol import Ask, Chat, ModelInfo
 from ..fields import SharedFields, Tools
 from ..known_fields import functions_of, leave_out
 from ..sampling_fields import TopCount, check_alternatives
-from ..stages import stages_of
+from ..stages import stages_of, with_last
 from ..text_parts import without_billing_line
 from ..truncation import Truncation
 
@@ -126,9 +126,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         if self.prediction is not None:
             given["prediction"] = self.prediction.text()
         if self.samplers is not None:
-            given["samplers"] = stages_of(self.samplers)
-            if given.get("mirostat"):
-                given["samplers"] += ("mirostat",)
+            given["samplers"] = with_last(stages_of(self.samplers), given)
         return given
 
     def limit(self) -> int | None:
