@@ -15,7 +15,7 @@ from quire._native.engine import Decoder, DecoderConfig, Event, VocabInfo
 from quire._native.testing import FakeExecutor
 from quire.engine.engine import Engine, EngineRequest, Failure, native_params
 from quire.errors import InternalError, QuireError, RequestError
-from quire.params.sampling import SamplingParams
+from quire.params.sampling import PARAMETERS, SamplingParams
 
 pytestmark = pytest.mark.pythons
 
@@ -58,9 +58,8 @@ def test_native_parameters_are_the_public_ones():
     assert (native.top_k, native.seed, native.samplers, native.stop) == (7, 2**64 - 1, ["top_k"], ["a", "b"])
     assert native.logit_bias == [(3, 1.5), (1, -2.0)]
     assert native.max_tokens is None
-    for name in SamplingParams.__dataclass_fields__:
-        elsewhere = ("logits_processors", "structured_outputs", "speculation", "prediction")
-        assert name in elsewhere or hasattr(native, name)
+    for name, parameter in PARAMETERS.items():
+        assert hasattr(native, name) == parameter.native
 
 
 def test_a_failing_step_fails_its_request_with_the_right_class():

@@ -10,14 +10,14 @@ namespace {
 
 constexpr int most_in_a_row = 1000;
 
-char lower(char byte) { return byte >= 'A' && byte <= 'Z' ? static_cast<char>(byte - 'A' + 'a') : byte; }
+char folded(char byte) { return byte >= 'A' && byte <= 'Z' ? static_cast<char>(byte - 'A' + 'a') : byte; }
 
 } // namespace
 
 PhraseBans::PhraseBans(std::vector<std::string> phrases) {
     for (std::string &text : phrases) {
         if (text.empty()) throw RequestError("banned_strings", "empty phrase");
-        std::ranges::transform(text, text.begin(), lower);
+        std::ranges::transform(text, text.begin(), folded);
         Pattern pattern{std::move(text), {}};
         pattern.fallback.assign(pattern.text.size(), 0);
         for (size_t i = 1, length = 0; i < pattern.text.size(); ++i) {
@@ -84,7 +84,7 @@ PhraseBans::Verdict PhraseBans::push(int32_t token, std::string_view bytes) {
     next.token = token;
     next.may_change = !std::ranges::binary_search(next.banned, token);
     for (char byte : bytes)
-        if (const auto place = completed(lower(byte))) return {take_back(*place), 0};
+        if (const auto place = completed(folded(byte))) return {take_back(*place), 0};
     places_.push_back({n_bytes_, n_matched_});
     const size_t n = n_released();
     places_.erase(places_.begin(), places_.begin() + static_cast<ptrdiff_t>(n));

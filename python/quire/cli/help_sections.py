@@ -93,7 +93,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
             "policy max_priority max_queue max_queue_tokens request_timeout_s first_token_timeout_s queue_timeout_s"
             " batch_delay_s step_s ping_s drain_s no_access_log traces_endpoint",
         ),
-        _TOOLS, _CHAT, _section("Answers", "usual_seed grammar grammar_file logits_processors"),
+        _TOOLS, _CHAT, _section("Answers", "usual_seed grammar grammar_file logits_processors enable_prompt_embeds"),
         _section("Embeddings", "pooling"),
         _SAMPLING, *_ENGINE,
     ),

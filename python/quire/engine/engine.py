@@ -18,7 +18,7 @@ from ..errors import (
     ShapeError,
     UnsupportedError,
 )
-from ..params.sampling import PARAMETERS, SamplingParams
+from ..params.sampling import PARAMETERS
 from .adapters import NO_LIBRARY
 from .masks import MaskThreads
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from .._native.engine import Decoder, DecoderStats, Event
     from ..grammar import Grammar, GrammarSource
-    from ..params.sampling import ProcessorFunction
+    from ..params.sampling import ProcessorFunction, SamplingParams
     from .adapters import AdapterLibrary
     from .guidance import Guidance
     from .media import PromptMedia
@@ -62,7 +62,7 @@ class EngineRequest:
         prediction: Ids of the expected answer.
         media: The images in the prompt.
         bad_sequences: Tokens that no answer contains in this order.
-        negative_ids: The prompt that guidance pushes away from; empty without guidance.
+        shadow: The request that guidance pushes away from; it follows whatever the answer is.
     """
 
     token_ids: list[int]
@@ -79,7 +79,7 @@ class EngineRequest:
     prediction: Sequence[int] = ()
     media: PromptMedia | None = None
     bad_sequences: Sequence[Sequence[int]] = ()
-    negative_ids: Sequence[int] = ()
+    shadow: EngineRequest | None = None
 
     @property
     def n(self) -> int:
@@ -165,9 +165,7 @@ class Engine:
 
         RequestError or CapacityError if it can never run; UnsupportedError if an encoder is asked for text.
         """
-        shadow = None
-        if request.negative_ids:
-            shadow = self._native_request(_shadow_of(request), is_shadow=True)
+        shadow = None if request.shadow is None else self._native_request(request.shadow, is_shadow=True)
         made = self._native_request(request)
         # Prompts has put functions in place of names.
         given = () if request.params is None else request.params.logits_processors
@@ -213,7 +211,7 @@ class Engine:
             priority=request.priority,
             key=request.key,
             external_logits=params is not None
-            and (bool(params.logits_processors) or bool(request.negative_ids) or is_shadow),
+            and (bool(params.logits_processors) or request.shadow is not None or is_shadow),
             prompt_logits=params is None and request.embedding is None,
             embedding=request.embedding,
             visible_tokens=request.visible_tokens,
@@ -488,23 +486,6 @@ class Engine:
         if decoder is not None:
             decoder.cancel(request_id)
         _deliver(waiting, items)
-
-
-def _shadow_of(request: EngineRequest) -> EngineRequest:
-    """Return the request of a guided one's shadow (``guidance.py``), which follows whatever the answer is."""
-    params = request.params
-    assert params is not None
-    follows = SamplingParams(
-        temperature=0.0,
-        ignore_eos=True,
-        n=params.n,
-        max_tokens=params.max_tokens,
-        speculation="off",
-        adapter=params.adapter,
-        control_vectors=params.control_vectors,
-    )
-    same = (request.salt, request.priority, request.key)
-    return EngineRequest(list(request.negative_ids), follows, *same)
 
 
 def _item(event: Event) -> Event | Failure:

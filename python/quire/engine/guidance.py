@@ -58,7 +58,7 @@ class Guidance:
         elif state.shadow is not None and state.answer is not None:
             answer, shadow = _log_softmax(state.answer), _log_softmax(state.shadow)
             state.answer = None
-            # What the answer excludes stays excluded, wherever the shadow's is.
+            # Tokens that the answer excludes stay excluded, whatever the shadow's is.
             pushed = np.where(np.isfinite(shadow), shadow + self.scale * (answer - shadow), answer)
             yield False, pushed.astype(np.float32)
 

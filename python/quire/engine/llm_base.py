@@ -112,6 +112,7 @@ class LLMBase(ModelControls):
         max_lora_rank: int | None = None,
         control_vectors: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
         control_vector_layers: Sequence[int] = (),
+        enable_prompt_embeds: bool = False,
         logits_processors: Sequence[str] = (),
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "model")}
@@ -146,6 +147,7 @@ class LLMBase(ModelControls):
             opened.media,
             n_ctx=self.n_ctx,
             processors=processors,
+            embeds=opened.embeds,
         )
         if named.template is not None:
             self._prompts.use_template(named.template)

@@ -67,7 +67,7 @@ class LazyMatcher(Matcher):
         self._longest = max(len(trigger.text) for trigger in triggers)
         self._tokens: list[int] = []
         self._body: Matcher | None = None
-        self._begin = 0  # of the tokens, those before the body
+        self._begin = 0  # tokens before the body
         self._n_before = 0  # ids of the trigger, which the body has consumed
 
     @property

@@ -324,6 +324,10 @@ class EngineConfig:
         rule=LayerRange(), flags="--control-vector-layer-range", metavar="START END",
         doc="First and last layer that control vectors are added after [all from 1 on]",
     ))
+    enable_prompt_embeds: bool = declared(False, EngineOption(
+        rule=Bool(), flags="--enable-prompt-embeds", server_only=True,
+        doc="Accept prompts that are embeddings in place of tokens (prompt_embeds)",
+    ))
     logits_processors: tuple[str, ...] = declared((), EngineOption(
         rule=Names(), flags="--logits-processors", metavar="[NAME=]MODULE:OBJECT",
         doc="Register a logits processor that requests choose by name; may be repeated. Entry points of the group"

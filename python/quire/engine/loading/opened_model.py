@@ -83,6 +83,7 @@ class OpenedModel:
     n_source: int = 0  # rows of sound that the encoder of an encoder-decoder model reads
     media: MediaInput | None = None
     control_vectors: ControlVectors | None = None
+    embeds: tuple[int, int] | None = None  # numbers of an embedding, and of a row in its place; None: none are read
     adapters: AdapterLibrary | None = None  # None: those of the options are a part of the model
 
 
@@ -153,7 +154,19 @@ class ModelParts:
             media=self.media,
             adapters=self._adapters(executor),
             control_vectors=vectors,
+            embeds=(model.config.dim, self._media_width) if config.enable_prompt_embeds else None,
         )
+
+    @property
+    def _media_width(self) -> int:
+        """The numbers of a row that images, sounds and embeddings put in place of a token's."""
+        config = self.model.config
+        width = 0 if self.media is None or config.n_source else self.media.width
+        if not self.config.enable_prompt_embeds:
+            return width
+        if config.n_source:
+            raise UnsupportedError(f"[prompt_embeds] unsupported for {config.arch}, which encodes its prompts")
+        return max(width, config.dim)
 
     def _control_vectors(self) -> ControlVectors | None:
         config, files = self.model.config, self.config.control_vectors
@@ -212,7 +225,7 @@ class ModelParts:
                 sizes.n_ctx,
                 config.taps,
                 fusion=None if head is None else head.fusion,
-                media_width=0 if self.media is None or self.model.config.n_source else self.media.width,
+                media_width=self._media_width,
                 steering=steering,
             ),
             device,

@@ -27,9 +27,11 @@ _TEXTS = ("prompt", "prompt_string")
 
 
 def is_media_prompt(prompt: object) -> TypeGuard[Mapping[str, Any]]:
-    """Return True for a mapping with a text and images or sounds, or with these alone."""
+    """Return True for a mapping with a text and images or sounds, with these alone, or with embeddings."""
     if not isinstance(prompt, Mapping):
         return False
+    if prompt.get("prompt_embeds") is not None:
+        return True
     return any(isinstance(prompt.get(name), str) for name in _TEXTS) or any(
         prompt.get(name) is not None for name in _KEYS
     )

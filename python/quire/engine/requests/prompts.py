@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import LoadError, RequestError, UnsupportedError
 from ...params.request_fields import RequestKeywords
+from ...params.rules import INT_MAX
 from ...params.sampling import SamplingParams
 from ..engine import EngineRequest, Pooling
 from ..processors import ProcessorRegistry
@@ -41,7 +42,8 @@ _MOST_DROPPED = 8
 
 Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
 """Raw text, in which special tokens are added and parsed; token ids, used as they are; or ``{"prompt": text, "images":
-[...]}``, where ``<__media__>`` or the model's own placeholder stands for each image (``audios`` for sounds)."""
+[...]}``, where ``<__media__>`` or the model's own placeholder stands for each image (``audios`` for sounds); or
+``{"prompt_embeds": array}``, the embeddings of its tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,9 @@ class Prompts:
         *,
         n_ctx: int | None = None,
         processors: ProcessorRegistry | None = None,
+        embeds: tuple[int, int] | None = None,
     ) -> None:
+        self._embeds = embeds  # numbers of an embedding, and of a row that the model reads; None: not accepted
         self._processors = processors or ProcessorRegistry()
         self._tokenizer = tokenizer
         self._advised = advised or {}
@@ -175,9 +179,23 @@ class Prompts:
         form = self._forms.of_text(params.structured_outputs)
         if not isinstance(prompt, Mapping):
             return self._request(self.token_ids(prompt), params, options, form)
-        ids, media = encoded_prompt(prompt, self._media, self.tokenizer, self._n_ctx)
+        if prompt.get("prompt_embeds") is not None:
+            ids, media = self._embedded(prompt, params)
+        else:
+            ids, media = encoded_prompt(prompt, self._media, self.tokenizer, self._n_ctx)
         request = self._request(self.token_ids(ids), params, options, form)
         return replace(request, media=media)
+
+    def _embedded(self, prompt: Mapping[str, Any], params: SamplingParams) -> tuple[list[int], PromptMedia | None]:
+        from .embedded_prompts import embedded_prompt, rows_of
+
+        if self._embeds is None:
+            raise UnsupportedError("[prompt_embeds] off: open the model with enable_prompt_embeds")
+        others = [name for name, value in prompt.items() if name != "prompt_embeds" and value not in (None, "")]
+        if others or params.prompt_logprobs is not None:
+            raise RequestError(f"[prompt_embeds] cannot be combined with {(*others, 'prompt_logprobs')[0]}")
+        dim, width = self._embeds
+        return embedded_prompt(rows_of(prompt["prompt_embeds"], dim), width)
 
     def _request(
         self, ids: list[int], params: SamplingParams, options: RequestOptions, form: GrammarSource | None
@@ -186,13 +204,12 @@ class Prompts:
         bad = [ids for word in params.bad_words for ids in self._spellings(word)]
         # A prediction is plain text like an answer.
         expected = self.tokenizer.encode(params.prediction, add_special=False) if params.prediction else ()
-        negative = ids[-1:] if params.negative_prompt is None else self.token_ids(params.negative_prompt)
-        if params.guidance_scale == 1:
-            negative = []
         hints = (options.salt, options.priority, options.key)
-        return EngineRequest(
-            ids, params, *hints, form=form, prediction=expected, bad_sequences=bad, negative_ids=negative
-        )
+        shadow = None
+        if params.guidance_scale != 1:
+            negative = ids[-1:] if params.negative_prompt is None else self.token_ids(params.negative_prompt)
+            shadow = EngineRequest(negative, _following(params), *hints)
+        return EngineRequest(ids, params, *hints, form=form, prediction=expected, bad_sequences=bad, shadow=shadow)
 
     def _spellings(self, word: str) -> list[list[int]]:
         """Return the ids of a word at the start of a text and after a space, as vLLM forbids them."""
@@ -423,6 +440,14 @@ def without_tokens(params: SamplingParams, ids: Sequence[int]) -> SamplingParams
     if not never:
         return params
     return replace(params, bad_token_ids=tuple(dict.fromkeys([*params.bad_token_ids, *never])))
+
+
+def _following(params: SamplingParams) -> SamplingParams:
+    """Return the parameters of a request that gets the tokens of another one."""
+    same = {name: getattr(params, name) for name in ("n", "adapter", "control_vectors")}
+    # One more, so that no choice ends before the other one's.
+    most = None if params.max_tokens is None else min(params.max_tokens, INT_MAX - 1) + 1
+    return SamplingParams(temperature=0.0, ignore_eos=True, speculation="off", max_tokens=most, **same)
 
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, n: int) -> list[SamplingParams | None]:

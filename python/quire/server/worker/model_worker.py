@@ -466,6 +466,8 @@ class ModelWorker(LLMBase):
 
 
 def _prompt_of(message: wire.Generate) -> Prompt:
+    if message.embeds:
+        return {"prompt_embeds": message.embeds}
     if not message.media:
         return message.prompt
     return {"prompt": message.prompt, "multimodal_data": message.media, "mark": message.mark}

@@ -78,7 +78,8 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     ``wants_prompt_ids``: return the prompt's token ids in ``Started``.  ``wants_progress``: report in deltas how much
     of the prompt has been processed.  ``predict_s``: time limit from the first token on, after which the answer ends
     with the next complete line.  ``max_prompt_tokens``: cut a longer prompt after its first ``keep_tokens``.
-    ``media``: images and sounds in base64, for which ``mark`` stands in the prompt.
+    ``media``: images and sounds in base64, for which ``mark`` stands in the prompt.  ``embeds``: a file of embeddings,
+    in place of the prompt.
     """
 
     id: int
@@ -92,6 +93,7 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     keep_tokens: int = 0
     media: list[str] = []
     mark: str = ""
+    embeds: bytes = b""
 
 
 class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):

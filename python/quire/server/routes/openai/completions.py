@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
+from ....media.decode import MAX_BYTES, decode_base64
 from ...failures import ApiError, Dialect
 from ...listener import sse
 from ...listener.replies import Events, Reply, event_stream
@@ -36,7 +37,8 @@ _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     """A request in OpenAI's format, with Quire's sampling fields."""
 
-    prompt: Text | Annotated[list[Text | Id | Ids], Meta(min_length=1, max_length=1 << 22)]
+    prompt: Text | Annotated[list[Text | Id | Ids], Meta(min_length=1, max_length=1 << 22)] | None = None
+    prompt_embeds: Text | Annotated[list[Text], Meta(min_length=1, max_length=MAX_PROMPTS)] | None = None
     example: ClassVar[dict[str, object]] = {"prompt": "Once upon a time", "max_tokens": 16}
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
     best_of: Annotated[int, limits_of("n")] | None = None
@@ -50,15 +52,19 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         if isinstance(self.logprobs, bool):  # the type that chats use
             self.logprobs = 1 if self.logprobs else None
 
-    def prompts(self) -> list[str | list[int]]:
-        """Split the field into prompts: a text, ids, or a list of either."""
+    def prompts(self) -> list[str | list[int] | bytes]:
+        """Split the field into prompts: a text, ids, or a list of either; or files of embeddings."""
         prompt = self.prompt
+        if self.prompt_embeds is not None:
+            return self._embeddings(self.prompt_embeds)
+        if prompt is None:
+            raise ApiError(400, "missing_field", "prompt is missing", "prompt")
         if isinstance(prompt, str):
             return [prompt]
         ids = [item for item in prompt if isinstance(item, int)]
         if len(ids) == len(prompt):
             return [ids]
-        several: list[str | list[int]] = [item for item in prompt if not isinstance(item, int)]
+        several: list[str | list[int] | bytes] = [item for item in prompt if not isinstance(item, int)]
         if ids or len({type(item) for item in several}) > 1:
             raise ApiError(400, "invalid_value", "prompt mixes texts and token ids", "prompt")
         if len(several) > MAX_PROMPTS:
@@ -66,11 +72,20 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
             raise ApiError(400, "invalid_value", text, "prompt")
         return several
 
+    def _embeddings(self, given: str | list[str]) -> list[str | list[int] | bytes]:
+        for name, is_set in (("prompt", bool(self.prompt)), ("echo", self.echo), ("suffix", bool(self.suffix))):
+            if is_set:
+                raise ApiError(400, "invalid_value", f"prompt_embeds cannot be combined with {name}", name)
+        files = [given] if isinstance(given, str) else given
+        return [decode_base64(each, max_bytes=MAX_BYTES, what="file of prompt_embeds") for each in files]
+
     def reason_of(self, end: Finished) -> str:
         """Return why a choice ended; with ``max_tokens`` 0, the hidden token does not count."""
         return end.reason if self.max_tokens else "length"
 
-    def work(self, engine: EngineClient, context: RequestContext[CompletionBody], prompt: str | list[int]) -> Generate:
+    def work(
+        self, engine: EngineClient, context: RequestContext[CompletionBody], prompt: str | list[int] | bytes
+    ) -> Generate:
         """Return the engine's work for one prompt."""
         n_drawn = self.best_of or self.n
         if n_drawn < self.n:
@@ -95,7 +110,10 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
             structured_outputs=form,
         )
         fields = {**set_fields(params), **({"n": n_drawn} if n_drawn > 1 else {})}
-        return Generate(0, prompt, fields, self.hints_for(context.caller), self.echo or prompt_logprobs is not None)
+        hints = self.hints_for(context.caller)
+        if isinstance(prompt, bytes):
+            return Generate(0, "", fields, hints, embeds=prompt)
+        return Generate(0, prompt, fields, hints, self.echo or prompt_logprobs is not None)
 
 
 class _Choice:
@@ -158,7 +176,9 @@ async def complete(context: RequestContext[CompletionBody]) -> Reply | Events:
     return Reply.json(await _whole(body, head, prompts))
 
 
-async def _filled(context: RequestContext[CompletionBody], engine: EngineClient, prompt: str | list[int]) -> list[int]:
+async def _filled(
+    context: RequestContext[CompletionBody], engine: EngineClient, prompt: str | list[int] | bytes
+) -> list[int]:
     """Return the prompt after which the model writes the text between ``prompt`` and ``suffix``."""
     body = context.body
     if not isinstance(prompt, str) or body.echo:
