@@ -102,6 +102,7 @@ void bind_specs(py::module_ &m) {
                  static constexpr Named<Gating> gatings[] = {{"softmax", Gating::softmax},
                                                              {"sigmoid", Gating::sigmoid},
                                                              {"softmax_of_chosen", Gating::softmax_of_chosen},
+                                                             {"sigmoid_of_chosen", Gating::sigmoid_of_chosen},
                                                              {"sparse_mixer", Gating::sparse_mixer},
                                                              {"sqrt_softplus", Gating::sqrt_softplus}};
                  static constexpr Named<GroupScore> scores[] = {{"largest", GroupScore::largest},

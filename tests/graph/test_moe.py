@@ -33,6 +33,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "sparse mixer of three": {"n_used": 3, "gating": "sparse_mixer", "normalize": False},
     "clipped": {"n_used": 3, "unit": "clipped", "limit": 0.4},
     "clamped": {"n_used": 3, "gating": "sqrt_softplus", "selection_bias": True, "unit": "clamped", "limit": 0.4},
+    "sigmoid of the chosen": {"n_used": 3, "gating": "sigmoid_of_chosen", "selection_bias": True},
     "chosen by ids": {"n_used": 2, "gating": "sqrt_softplus", "scale": 1.5, "chosen": True},
     "llama 4": {"n_used": 1, "gating": "sigmoid", "normalize": False, "weighs_input": True},
     "ungated, squared": {"n_used": 2, "unit": "ungated", "activation": "relu", "is_squared": True},
@@ -73,6 +74,8 @@ def weights_of(
         ranked = (groups + mask).reshape(-1)
     chosen = np.argsort(-ranked)[: spec["n_used"]] if by_id is None else by_id
     weights = softmax(odds[chosen]) if gating == "softmax_of_chosen" else odds[chosen]
+    if gating == "sigmoid_of_chosen":
+        weights = 1 / (1 + np.exp(-weights))
     if gating == "sparse_mixer":
         weights = np.array([part_of_near(scores, chosen[:u], e) for u, e in enumerate(chosen)])
     if spec.get("normalize", True):

@@ -329,8 +329,9 @@ class MoeSpec:
     Args:
         n_used: The number of experts per token.
         gating: ``"softmax"`` over all experts, ``"sigmoid"`` of each score, ``"sqrt_softplus"`` of each score (the
-            square root of ``log(1 + exp(score))``), ``"softmax_of_chosen"`` (gpt-oss), or ``"sparse_mixer"``, a softmax
-            for each chosen expert over the remaining ones whose scores are within 2 % of its own (Liu et al. 2024).
+            square root of ``log(1 + exp(score))``), ``"softmax_of_chosen"`` (gpt-oss), ``"sigmoid_of_chosen"``, which
+            adds the selection bias to the scores themselves, or ``"sparse_mixer"``, a softmax for each chosen expert
+            over the remaining ones whose scores are within 2 % of its own (Liu et al. 2024).
         normalize: Divide the weights of the chosen experts by their sum.
         scale: A factor for the weights.
         n_group, n_group_used: Only experts of the ``n_group_used`` best of ``n_group`` groups are chosen.
@@ -344,7 +345,9 @@ class MoeSpec:
 
     def __init__(
         self, *, n_used: int, activation: Activation = "silu",
-        gating: Literal["softmax", "sigmoid", "softmax_of_chosen", "sparse_mixer", "sqrt_softplus"] = "softmax",
+        gating: Literal[
+            "softmax", "sigmoid", "softmax_of_chosen", "sigmoid_of_chosen", "sparse_mixer", "sqrt_softplus"
+        ] = "softmax",
         normalize: bool = True, scale: float = 1.0, n_group: int = 1, n_group_used: int = 1,
         group_score: Literal["largest", "two_largest"] = "two_largest",
         unit: Literal["gated", "clamped_swiglu", "clipped", "clamped", "ungated"] = "gated", is_squared: bool = False,

@@ -96,6 +96,7 @@ ExpertChoice choose(const StockParts &p, const MoeWeights &w, const Routing &rou
     };
     ggml_tensor *weights = of_chosen(ggml_reshape_3d(ctx, odds, 1, n_expert, n_tokens));
     if (routing.gating == Gating::softmax_of_chosen) weights = ggml_soft_max(ctx, weights);
+    if (routing.gating == Gating::sigmoid_of_chosen) weights = ggml_sigmoid(ctx, weights);
     if (routing.gating == Gating::sparse_mixer) weights = parts_of_near(ctx, scores, weights);
     // CUDA fuses all of this where the sum is clamped: here by the smallest normal number, so that only sums of
     // nothing but underflow change.

@@ -88,6 +88,8 @@ void MoeNode::choose(int row) {
         ranked[best] = -std::numeric_limits<float>::infinity();
     }
     if (routing_.gating == Gating::softmax_of_chosen) to_softmax(weights.data(), used);
+    if (routing_.gating == Gating::sigmoid_of_chosen)
+        for (float &weight : weights) weight = 1.0F / (1.0F + std::exp(-weight));
     const float total = std::accumulate(weights.begin(), weights.end(), 0.0F);
     const float *scale = weight_floats(weights_.expert_scale);
     for (size_t u = 0; u < used; ++u) {
