@@ -165,7 +165,8 @@ def test_saved_sessions_continue(llm: LLM, tmp_path: Path) -> None:
 def test_saved_sessions_bring_their_blocks(name: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "model", name)
     sizes = {"threads": 1, "n_ctx": 256, "kv_dtype": "f32"}
-    with LLM(tmp_path / "model", **sizes) as before:  # type: ignore[arg-type]
+    # Models with a cache on disk name their weights; each has a folder of its own, so that only the file brings blocks.
+    with LLM(tmp_path / "model", cache_disk=tmp_path / "a", **sizes) as before:  # type: ignore[arg-type]
         session = before.session(ids(150, 1))
         session.generate(max_tokens=8, temperature=0, ignore_eos=True)
         session.save(tmp_path / "saved")
@@ -175,7 +176,7 @@ def test_saved_sessions_bring_their_blocks(name: str, tmp_path: Path) -> None:
     data = (tmp_path / "saved").read_bytes()
     (tmp_path / "damaged").write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
     for saved, n_cached in (("saved", 128), ("damaged", None)):
-        with LLM(tmp_path / "model", **sizes) as after:  # type: ignore[arg-type]
+        with LLM(tmp_path / "model", cache_disk=tmp_path / f"{saved}.cache", **sizes) as after:  # type: ignore[arg-type]
             again = after.session(path=tmp_path / saved).generate([9], max_tokens=8, temperature=0)
             assert again.token_ids == expected
             assert again.n_cached_tokens < 128 if n_cached is None else again.n_cached_tokens >= n_cached
