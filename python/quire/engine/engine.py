@@ -168,8 +168,8 @@ class Engine:
         shadow = None if request.shadow is None else self._native_request(request.shadow, is_shadow=True)
         made = self._native_request(request)
         # Prompts has put functions in place of names.
-        given = () if request.params is None else request.params.logits_processors
-        processors = cast("Sequence[ProcessorFunction]", given)
+        params = request.params
+        processors = cast("Sequence[ProcessorFunction]", () if params is None else params.logits_processors)
         # The lock keeps the dispatcher from seeing the first event before the request is known.
         with self._lock:
             decoder = self._open_decoder()
@@ -232,8 +232,7 @@ class Engine:
         )
 
     def _steering(self, params: SamplingParams | None) -> Sequence[float]:
-        given = None if params is None else params.control_vectors
-        choice = cast("Sequence[tuple[str, float]] | None", given)
+        choice = cast("Sequence[tuple[str, float]] | None", None if params is None else params.control_vectors)
         if self._control_vectors is not None:
             return self._control_vectors.chosen(choice)
         if choice:
@@ -469,13 +468,10 @@ class Engine:
         request_id = self._guided.get(shadow_id)
         if request_id is None:
             return
+        lost = CapacityError("[guidance] the negative prompt and the answer exceed the context")
         for item in items:
-            if isinstance(item, Failure):
-                self._fail(request_id, item.error)
-            elif item.kind == "finish":
-                self._fail(
-                    request_id, CapacityError("[guidance] the negative prompt and the answer exceed the context")
-                )
+            if isinstance(item, Failure) or item.kind == "finish":
+                self._fail(request_id, item.error if isinstance(item, Failure) else lost)
 
     def _fail(self, request_id: int, error: QuireError) -> None:
         """End a request because of an error outside the decoder."""
