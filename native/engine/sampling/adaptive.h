@@ -24,7 +24,7 @@ class AdaptiveControl {
 
   private:
     struct State {
-        double sum, weight; // of drawn probabilities, the older the less
+        double sum, weight; // sums over drawn tokens, the older the less
     };
     double target_, decay_;
     State state_;
