@@ -168,23 +168,25 @@ def test_documents_are_truncated(causal: Path) -> None:
             model.rerank(QUERY, [long], truncate=100)
 
 
-def test_a_decoder_with_a_classifier(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["Qwen3", "Qwen2", "Llama", "Gemma2"])
+def test_a_decoder_with_a_classifier(tmp_path: Path, family: str) -> None:
+    tiny, kind = family.lower(), f"{family}ForSequenceClassification"
     folder = tmp_path / "scores"
     folder.mkdir()
     labels = {"0": "bad", "1": "fair", "2": "good"}
     config = {
-        **config_of("qwen3"), "architectures": ["Qwen3ForSequenceClassification"], "id2label": labels,
+        **config_of(tiny), "architectures": [kind], "id2label": labels,
         "label2id": {label: int(i) for i, label in labels.items()}, "pad_token_id": 258,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json()))
-    shapes = {**shapes_of("qwen3"), "score.weight": [3, 64]}
+    shapes = {**shapes_of(tiny), "score.weight": [3, int(str(config["hidden_size"]))]}
     shapes.pop("lm_head.weight", None)
     write_tensors(
         folder / "model.safetensors", {name: weight_of("scores", name, tuple(shape)) for name, shape in shapes.items()}
     )
     ids = [list(range(i, i + n)) for i, n in ((7, 30), (60, 1), (90, 77))]
-    oracle = transformers.Qwen3ForSequenceClassification.from_pretrained(folder).eval()
+    oracle = getattr(transformers, kind).from_pretrained(folder).eval()
     with torch.no_grad():
         scores = np.concatenate([oracle(torch.tensor([row])).logits.numpy() for row in ids])
     powers = np.exp(scores)

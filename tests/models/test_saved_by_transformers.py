@@ -27,12 +27,13 @@ pytestmark = [pytest.mark.python_only, pytest.mark.filterwarnings("ignore")]  # 
 
 Array = npt.NDArray[np.float32]
 IDS = [3, 250, 17, 99, 12, 64, 7, 200, 31, 5]
+SCORING = [f"{family}ForSequenceClassification" for family in ("Qwen3", "Qwen2", "Llama", "Gemma2")]
 CLASSES = sorted(
     name
     for arch in supported()
     for name in arch.classes
     if hasattr(transformers, name)
-    and name != "Qwen3ForSequenceClassification"  # tested in test_rerankers.py
+    and name not in SCORING  # tested in test_rerankers.py
     and name not in MULTIMODAL  # tested in test_multimodal_live.py
 )
 

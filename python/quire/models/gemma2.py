@@ -19,6 +19,7 @@ from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, rope, rope_spec, soft_cap
 from .base import Block, Decoder, DenseConfig, SandwichBlock
 from .base import local_layers as locals_of
+from .encoding import scoring
 from .gemma3 import GELU_TANH, NORMS, one_added
 
 ARCHES = ("gemma2",)
@@ -101,24 +102,26 @@ def _scale_is_known(config: Fields) -> None:
         raise UnsupportedError(f"[convert] unsupported 'query_pre_attn_scalar': {found} (expected {expected})")
 
 
+_CAUSAL = Checkpoint(
+    "gemma2",
+    {
+        **DECODER_KEYS,
+        "context_length": u32("max_position_embeddings", default=8192),
+        "attention.head_count_kv": u32("num_key_value_heads", default=4, low=1),
+        "attention.key_length": u32("head_dim", default=256),
+        "attention.value_length": u32("head_dim", default=256),
+        "attention.sliding_window": window(4096, none=0),
+        "attention.sliding_window_pattern": computed("bool[]", _pattern),
+        "attn_logit_softcapping": cap("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": cap("final_logit_softcapping", 30.0),
+    },
+    {**DECODER_TENSORS, **one_added(NORMS)},
+    fixed={"hidden_activation": GELU_TANH, "use_bidirectional_attention": (False, None)},
+    checks=(_scale_is_known,),
+    tied=True,
+    unused=("attention_bias", "hidden_act"),  # transformers reads hidden_activation instead
+)
 HF = {
-    "Gemma2ForCausalLM": Checkpoint(
-        "gemma2",
-        {
-            **DECODER_KEYS,
-            "context_length": u32("max_position_embeddings", default=8192),
-            "attention.head_count_kv": u32("num_key_value_heads", default=4, low=1),
-            "attention.key_length": u32("head_dim", default=256),
-            "attention.value_length": u32("head_dim", default=256),
-            "attention.sliding_window": window(4096, none=0),
-            "attention.sliding_window_pattern": computed("bool[]", _pattern),
-            "attn_logit_softcapping": cap("attn_logit_softcapping", 50.0),
-            "final_logit_softcapping": cap("final_logit_softcapping", 30.0),
-        },
-        {**DECODER_TENSORS, **one_added(NORMS)},
-        fixed={"hidden_activation": GELU_TANH, "use_bidirectional_attention": (False, None)},
-        checks=(_scale_is_known,),
-        tied=True,
-        unused=("attention_bias", "hidden_act"),  # transformers reads hidden_activation instead
-    )
+    "Gemma2ForCausalLM": _CAUSAL,
+    "Gemma2ForSequenceClassification": scoring(_CAUSAL),
 }

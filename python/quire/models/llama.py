@@ -38,6 +38,7 @@ from ..nn import (
     rope_spec,
 )
 from .base import Block, Decoder, DenseConfig, Layer
+from .encoding import scoring
 
 ARCHES = ("llama",)
 
@@ -129,15 +130,17 @@ TENSORS: dict[str, str | Source] = {
         "model.layers.{i}.self_attn.k_proj", change=interleaved("num_key_value_heads", "num_attention_heads")
     ),
 }
+_CAUSAL = Checkpoint(
+    "llama",
+    KEYS,
+    TENSORS,
+    fixed={"hidden_act": SILU},
+    checks=(no_windows,),
+    unused=("attention_bias", "mlp_bias"),
+)
 HF = {
-    "LlamaForCausalLM": Checkpoint(
-        "llama",
-        KEYS,
-        TENSORS,
-        fixed={"hidden_act": SILU},
-        checks=(no_windows,),
-        unused=("attention_bias", "mlp_bias"),
-    ),
+    "LlamaForCausalLM": _CAUSAL,
+    "LlamaForSequenceClassification": scoring(_CAUSAL),
     "MistralForCausalLM": Checkpoint(
         "llama",
         {**KEYS, "attention.sliding_window": window(4096)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, no_windows
 from ..nn import GatedMLP, Keys, RopeSpec, Weight, Weights, frequency_factors, rope_spec
 from .base import Block, Decoder, DenseConfig
+from .encoding import scoring
 from .llama import Attention
 
 ARCHES = ("qwen2",)
@@ -33,8 +34,8 @@ MODEL = Qwen2
 
 # --- checkpoint ---
 
+_CAUSAL = Checkpoint("qwen2", DECODER_KEYS, DECODER_TENSORS, fixed={"hidden_act": SILU}, checks=(no_windows,))
 HF = {
-    "Qwen2ForCausalLM": Checkpoint(
-        "qwen2", DECODER_KEYS, DECODER_TENSORS, fixed={"hidden_act": SILU}, checks=(no_windows,)
-    )
+    "Qwen2ForCausalLM": _CAUSAL,
+    "Qwen2ForSequenceClassification": scoring(_CAUSAL),
 }
