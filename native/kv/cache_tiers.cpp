@@ -11,6 +11,7 @@ namespace {
 constexpr size_t most_queued_bytes = size_t{128} << 20; // contents that wait to be written
 constexpr size_t most_queued = 65536; // entries
 constexpr size_t most_staged_bytes = size_t{128} << 20; // contents that were read and not taken
+constexpr size_t signalled_bytes = size_t{8} << 20; // staged ones that are worth a step
 constexpr int n_readers = 2; // one checks while the other reads
 constexpr double close_s = 10; // for writing the rest of the queue
 constexpr double newest_weight = 0.1; // for one measurement
@@ -157,7 +158,14 @@ bool CacheTiers::has(const TierKey &key) {
 TierData CacheTiers::get(const TierKey &key) {
     TierData data = host_ ? host_->get(key) : TierData();
     if (!data && disk_) data = queued(key);
-    if (!data && disk_) data = disk_->get(key);
+    if (data || !disk_) return data;
+    data = disk_->get(key);
+    std::lock_guard lock(mutex_);
+    // The writer notes the use: the system may let that wait for other writes.
+    if (data && !closing_ && to_write_.size() < most_queued && queued_.try_emplace(key).second) {
+        to_write_.push_back(key);
+        written_.notify_all();
+    }
     return data;
 }
 
@@ -240,6 +248,8 @@ void CacheTiers::run_reader() {
             staged_bytes_ += data.size_bytes();
             state->ready.push_back({key, std::move(data), TierKind::disk});
         }
+        const bool is_last = state->next == state->keys.size() && state->n_reading == 0;
+        if (!is_last && staged_bytes_ < signalled_bytes) continue;
         if (std::exchange(is_signalled_, true) || !arrived_) continue;
         lock.unlock();
         arrived_();

@@ -121,7 +121,6 @@ TierData DiskTier::get(const TierKey &key) {
     std::error_code error;
     const bool is_damaged = !data && fs::exists(path, error);
     if (is_damaged) fs::remove(path, error);
-    if (data) touch(key);
     std::lock_guard lock(mutex_);
     stats_.n_damaged += is_damaged;
     if (!data) {

@@ -233,7 +233,9 @@ void Decoder::run() {
             loop_.fail_all(ErrorKind::internal, error.what());
             mode = Inbox::Mode::wait;
         }
-        if (mode == Inbox::Mode::wait) loop_.check();
+        const bool is_fetching =
+            std::ranges::any_of(loop_.scheduler().waiting(), [](const Sequence *s) { return s->fetch != nullptr; });
+        if (mode == Inbox::Mode::wait && !is_fetching) loop_.check();
         publish();
     }
     loop_.cancel_all();

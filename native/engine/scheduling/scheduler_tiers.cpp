@@ -42,7 +42,8 @@ bool Scheduler::take_from_tiers(Sequence &s, CacheMatch &match, Plan &plan) {
         const size_t bytes = entry.data.size_bytes();
         load_bytes_left_ -= std::min(load_bytes_left_, bytes);
         (entry.from == TierKind::host ? s.host_bytes : s.disk_bytes) += bytes;
-        plan.n_loaded += pool_->load(entry);
+        pool_->load(entry);
+        ++plan.n_loaded; // there may be more: the next plan comes at once
     }
     if (!s.fetch->is_done()) return false;
     s.fetch.reset();
