@@ -1,4 +1,4 @@
-"""What a step costs, fitted to measured speeds."""
+"""The costs of a step, fitted to measured speeds."""
 
 from __future__ import annotations
 

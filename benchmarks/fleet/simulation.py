@@ -17,7 +17,7 @@ from .workloads import Session, Workload
 
 __all__ = ["ROUTERS", "Fleet", "Report"]
 
-HASHED_TOKENS = 64  # what the front's blocks of 256 bytes hold of a text, roughly
+HASHED_TOKENS = 64  # about 256 bytes of text, a block of the front
 
 
 class _AtRandom(Policy):
@@ -36,7 +36,7 @@ ROUTERS: dict[str, type[Policy]] = {"random": _AtRandom, "least": _LeastLoaded, 
 
 @dataclass(frozen=True)
 class Report:
-    """What came out, of requests that arrived after the warm-up.
+    """The figures of requests that arrived after the warm-up.
 
     Attributes:
         n: Requests answered.
@@ -114,7 +114,7 @@ class Fleet:
         self._at(now_s + self.draw.expovariate(rate), self._arrive)
 
     def _session(self) -> Session:
-        # Of its own seed, so that all routers see the same sessions.
+        # With a seed for each, so that all routers see the same sessions.
         draw = random.Random(f"{self.seed}.{next(self.n_sessions)}")
         return Session(self.workload, draw, self.scale, self.numbers)
 

@@ -22,7 +22,7 @@ from .routing.ray_serve import Ingress, Server
 __all__ = ["app", "autoscale"]
 
 _NAMES = ("model", "options", "replicas", "max_replicas", "ingresses", "num_cpus", "num_gpus", "max_ongoing_requests")
-_MOST_HELD = 0.9  # of a replica's cache
+_MOST_HELD = 0.9  # share of a replica's cache
 _ROUTER = "quire.routing.ray_router:PrefixRouter"
 
 

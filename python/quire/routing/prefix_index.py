@@ -1,4 +1,4 @@
-"""What the front guesses of the replicas' caches: which of them were sent which blocks."""
+"""The front's guess at the replicas' caches: which of them were sent which blocks."""
 
 from __future__ import annotations
 
