@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from quire import SamplingParams
+from quire.checkpoints.conversion import convert
 from quire.engine import LLM
 from quire.errors import CapacityError, LoadError, RequestError, UnsupportedError
 from test_adapters import IDS, Array
@@ -117,6 +118,18 @@ def test_chosen_adapters_equal_merged_weights(tmp_path: Path, arch: str, modules
             for choice in ("r5", "r5", {"r5": 2.0}, "r16", "", "r5")
         ]
         assert n_cached == [0, 32, 0, 0, 0, 32]
+
+
+def test_pairs_of_odd_rank_beside_16_bits(tmp_path: Path) -> None:
+    """They are kept as BF16, which rounds these large random ones by 0.02; matrices have several tiles."""
+    write_checkpoint(tmp_path / "hf", "llama")
+    oracle = oracle_of("llama")
+    halves = make_adapter(tmp_path / "a", oracle, ["gate_proj", "up_proj"], 5)
+    convert(tmp_path / "hf", tmp_path / "x.gguf", "bf16")
+    with merged(oracle, [(halves, 1.0)]):
+        expected = expected_scores(oracle, IDS)
+    with LLM(tmp_path / "x.gguf", lora_modules={"a": tmp_path / "a"}, **OPTIONS) as model:
+        assert np.abs(scored(model, IDS, adapter="a") - expected).max() < 0.3
 
 
 def test_adapters_come_and_go_beside_a_running_model(tmp_path: Path) -> None:
