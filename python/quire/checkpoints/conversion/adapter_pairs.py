@@ -38,8 +38,9 @@ class AdapterPairs:
         made = []
         for name, a, b, factor in self.pairs:
             odd = len(a) % 2
-            halves = np.pad(a, ((0, odd), (0, 0))), np.pad(b, ((0, 0), (0, odd)))
-            made.append((name, *(Tensor.from_numpy(np.ascontiguousarray(half)) for half in halves), factor))
+            left = Tensor.from_numpy(np.ascontiguousarray(np.pad(b, ((0, 0), (0, odd)))))
+            right = Tensor.from_numpy(np.ascontiguousarray(np.pad(a, ((0, odd), (0, 0)))))
+            made.append((name, right, left, factor))
         return made
 
 
