@@ -14,7 +14,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from ..errors import LoadError
-from .requests import Bodies, disconnected, error_body, hashes_of, is_repeatable, refuse
+from ..routing.requests import Bodies, disconnected, error_body, hashes_of, is_repeatable, refuse
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from .errors import RequestError, UnsupportedError
+from ..errors import RequestError, UnsupportedError
 
 try:
     from ray import serve
@@ -17,13 +17,13 @@ try:
 except ImportError:
     raise UnsupportedError('[ray] needs Ray Serve: pip install "quire-llm[ray]"') from None
 
-from .routing.ray_serve import Ingress, Server
+from .replicas import Ingress, Server
 
 __all__ = ["app", "autoscale"]
 
 _NAMES = ("model", "options", "replicas", "max_replicas", "ingresses", "num_cpus", "num_gpus", "max_ongoing_requests")
 _MOST_HELD = 0.9  # share of a replica's cache
-_ROUTER = "quire.routing.ray_router:PrefixRouter"
+_ROUTER = "quire.ray.router:PrefixRouter"
 
 
 def app(given: dict[str, Any]) -> Application:

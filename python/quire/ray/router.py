@@ -6,8 +6,8 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-from .policy import Policy
-from .prefix_index import Replica
+from ..routing.policy import Policy
+from ..routing.prefix_index import Replica
 
 __all__ = ["PrefixRouter"]
 
