@@ -44,12 +44,12 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
 - `bitnet` rejects checkpoint folders with `hidden_act: relu2`, transformers' default: GGUF files have no key for the
   activation, and llama.cpp computes SiLU.
 
-Diffusion models (`dream`, `llada`, `llada-moe`, `rnd1`) are not supported. They fill in a whole block of masked tokens over
-many passes, and every pass attends both ways and changes tokens that others have attended to. Such a model keeps no rows of K
-and V from one pass to the next, so continuous batching, the prefix cache, streaming, drafts, stop strings and grammars,
-which all assume that a token stays as it was drawn, do not apply. Serving them needs a scheduler of its own: the pass over
-a block as the unit of work, and a sampler that chooses positions as well as tokens. `plamo2` and `plamo3` need a tokenizer of
-their own, and `grovemoe` experts that share matrices.
+Diffusion models (`dream`, `llada`, `llada-moe`, `rnd1`) are not supported. They fill in a whole block of masked
+tokens over many passes, and every pass attends both ways and changes tokens that others have attended to. Such a
+model keeps no rows of K and V from one pass to the next, so continuous batching, the prefix cache, streaming, drafts,
+stop strings and grammars, which all assume that a token stays as it was drawn, do not apply. Serving them needs a
+scheduler of its own: the pass over a block as the unit of work, and a sampler that chooses positions as well as
+tokens. `plamo2` and `plamo3` need a tokenizer of their own, and `grovemoe` experts that share matrices.
 
 In three cases, transformers differs from the model's publisher. Quire follows the publisher:
 

@@ -44,7 +44,7 @@ def kinds() -> list[dict[str, Any]]:
 
 @dataclass
 class Figures:
-    """What a run found."""
+    """The figures of a run."""
 
     n_requests: int
     n_cancelled: int

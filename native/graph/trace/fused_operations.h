@@ -130,7 +130,7 @@ enum class Gating {
     softmax, // over all experts
     sigmoid, // each score by itself
     softmax_of_chosen, // over the scores of those chosen
-    sigmoid_of_chosen, // of each score; chosen by scores, with their biases, before the sigmoid
+    sigmoid_of_chosen, // each score by itself; chosen by scores, with their biases, before the sigmoid
     sparse_mixer, // each chosen one over those left whose scores are near its own (Liu et al. 2024)
     sqrt_softplus, // each score by itself: sqrt(log(1 + exp(score)))
 };
