@@ -700,8 +700,7 @@ def conv_state(
 ) -> TraceTensor:
     """Apply a depthwise causal convolution to ``x [tokens, channels]`` with a float32 ``weight [channels, kernel]``.
 
-    Its last ``kernel - 1`` inputs are the state with index ``state`` in the layer's ``CacheSpec``, of
-    ``(kernel - 1) * channels`` numbers.
+    Its last ``kernel - 1`` inputs are the layer's state with index ``state``: ``(kernel - 1) * channels`` numbers.
     """
 
 def hyper_weights(x: TraceTensor, scale: Weight, base: Weight, *, n: int, iterations: int, eps: float) -> TraceTensor:
@@ -757,8 +756,8 @@ def state_space_dual(
 def retention(q: TraceTensor, k: TraceTensor, v: TraceTensor, decay: Weight, *, layer: int, state: int) -> TraceTensor:
     """Apply ``S = exp(decay) S + k v``, ``out = q S``: linear attention with decay (Sun et al. 2023).
 
-    ``q``, ``k [tokens, n_key_head, n_key]``; ``v [tokens, n_head, n_value]``; float32 ``decay [n_head]``, logarithms of
-    at most 0.  The state has ``n_head * n_key * n_value`` numbers; ``n_key`` is 256 at most.
+    ``q``, ``k [tokens, n_key_head, n_key]``; ``v [tokens, n_head, n_value]``; ``decay [n_head]``, at most 0, float32.
+    The state has ``n_head * n_key * n_value`` numbers; ``n_key`` is 256 at most.
     """
 
 def gated_delta(
@@ -785,8 +784,7 @@ def wkv6(
 ) -> TraceTensor:
     """Apply ``out = r S + (r . (u * k)) v``, ``S = exp(w) S + k v`` (RWKV-6).
 
-    ``r``, ``w``, ``k [tokens, n_head, n_key]``; ``v [tokens, n_head, n_value]``; float32 ``u [n_head, n_key]``.  ``w``
-    are logarithms of decays, at most 0.  The state has ``n_head * n_key * n_value`` numbers; ``n_key`` is 256 at most.
+    ``r``, ``w``, ``k [tokens, n_head, n_key]``; ``v [tokens, n_head, n_value]``; ``u [n_head, n_key]``; ``w <= 0``.
     """
 
 def wkv7(
