@@ -732,8 +732,7 @@ def selective_scan(
 ) -> TraceTensor:
     """Apply ``h = exp(dt * a) * h + dt * x * b``, ``y = h . c + d * x`` (Mamba 1).
 
-    ``x``, ``dt [tokens, channels]``; ``b``, ``c [tokens, n_state]``; float32 ``a [channels, n_state]``, at most 0, and
-    ``d [channels]``.  The state has ``channels * n_state`` numbers.
+    ``x``, ``dt [tokens, channels]``; ``b``, ``c [tokens, n_state]``; float32 ``a [channels, n_state] <= 0``, ``d``.
     """
 
 def state_space_dual(
@@ -775,8 +774,8 @@ def gated_delta(
 
     ``q``, ``k [tokens, n_key_head, n_key]``; ``v [tokens, n_head, n_value]``; ``g [tokens, n_head]`` or
     ``[tokens, n_head, n_key]``, at most 0; ``beta [tokens, n_head]``.  Neighbouring heads share a key head, or with
-    ``tiled`` head h uses key head ``h % n_key_head``.  The state has ``n_head * n_key * n_value`` numbers; ``n_key`` is
-    256 at most.  The caller scales and norms ``q`` and ``k``.
+    ``tiled`` head h uses key head ``h % n_key_head``.  The caller scales and norms ``q``
+    and ``k``.  The state has ``n_head * n_key * n_value`` numbers; ``n_key <= 256``.
     """
 
 def wkv6(
