@@ -125,6 +125,17 @@ def test_products(each_isa, dtype, n_rows):
         check(dtype, normal(n_out, n_in, seed=n_out), normal(n_rows, n_in, seed=n_rows), n_workers=2)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_any_number_of_columns(each_isa, dtype):
+    """BF16 is multiplied in pairs of columns, so each tile of 64 output rows ends with padding if their number is odd."""
+    for n_in in (1, 2, 31, 257):
+        for n_out in (64, 130):
+            tensor = quantize(normal(n_out, n_in, seed=n_out), dtype)
+            np.testing.assert_array_equal(PackedMatrix(tensor, chosen()).values(), held_weights(tensor))
+            for n_rows in (1, 7, 33):
+                check_tensor(tensor, normal(n_rows, n_in, seed=n_rows))
+
+
 @functools.cache
 def large_matrix(dtype: str) -> quire.Tensor:
     return quantize(normal(1100, 1024), dtype)

@@ -68,7 +68,7 @@ template <class Columns> void multiply_tiles(const MatmulPart &part, ActivationR
     const bool once = part.n_rows <= Columns::max_rows;
     auto *kept = reinterpret_cast<float *>(part.scratch);
     for (int64_t t = part.first_tile; t < part.first_tile + part.n_tiles; ++t) {
-        const auto *tile = reinterpret_cast<const Weight *>(part.weights->data) + t * n_in * float_tile_rows;
+        const auto *tile = reinterpret_cast<const Weight *>(part.weights->data + t * part.weights->tile_bytes());
         const int64_t first = t * float_tile_rows, n_left = n_out - first;
         float *out = part.out + first;
         for (int64_t k = 0; k < n_in; k += columns_at_once, tile += columns_at_once * float_tile_rows) {

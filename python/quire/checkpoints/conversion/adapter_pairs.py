@@ -32,16 +32,13 @@ class AdapterPairs:
 
     @property
     def tensors(self) -> list[tuple[str, Tensor, Tensor, float]]:
-        """The pairs as an executor takes them, with even ranks: BF16 is multiplied in pairs of columns."""
+        """The pairs as an executor takes them."""
         import numpy as np
 
-        made = []
-        for name, a, b, factor in self.pairs:
-            odd = len(a) % 2
-            left = Tensor.from_numpy(np.ascontiguousarray(np.pad(b, ((0, 0), (0, odd)))))
-            right = Tensor.from_numpy(np.ascontiguousarray(np.pad(a, ((0, odd), (0, 0)))))
-            made.append((name, right, left, factor))
-        return made
+        return [
+            (name, Tensor.from_numpy(np.ascontiguousarray(a)), Tensor.from_numpy(np.ascontiguousarray(b)), factor)
+            for name, a, b, factor in self.pairs
+        ]
 
 
 def adapter_pairs(path: str, base: GGUFReader, products: Mapping[str, float]) -> AdapterPairs:
