@@ -31,6 +31,7 @@ std::string MappedFile::identity() const {
 }
 
 std::shared_ptr<MappedFile> MappedFile::open(const std::string &path, LoadMode mode) {
+    if (path.find('\0') != std::string::npos) throw LoadError("file", "the path has a NUL character");
     const File file = File::open(path);
     if (!file.is_open()) fail(path);
     const std::optional<FileInfo> info = file.info();

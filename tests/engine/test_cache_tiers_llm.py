@@ -117,3 +117,7 @@ def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(LoadError, match="other users may write"):
         LLM(threads=1, n_ctx=64, cache_disk=tmp_path)
+    with pytest.raises(RequestError, match="NUL"):
+        EngineConfig(cache_disk=f"{tmp_path}\0x")
+    with pytest.raises(LoadError, match="empty"):
+        LLM(threads=1, n_ctx=64, cache_disk="")

@@ -112,6 +112,8 @@ def test_sleep_frees_memory_until_wake_up(
     assert shared.is_sleeping
     with pytest.raises(RequestError, match="wake_up"):
         answer(llm)
+    with pytest.raises(RequestError, match="wake_up"):
+        llm.load_adapter("style.gguf")
     llm.wake_up(tags=["weights"])
     llm.update_weights(folders[1])
     assert llm.is_sleeping

@@ -220,6 +220,8 @@ class LLMBase(ModelControls):
         self._library().set_scales(scales)
 
     def _library(self) -> AdapterLibrary:
+        if self.is_sleeping:
+            raise RequestError("[adapter] the model sleeps: call wake_up")
         if self._adapters is None:
             raise UnsupportedError(NO_LIBRARY)
         return self._adapters

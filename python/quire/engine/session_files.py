@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 from .._native.engine import prefix_note
 from ..errors import CapacityError, LoadError, RequestError, UnsupportedError
 from ..files.histories import HEAD, MOST_BYTES, decode, encode
-from ..files.whole_file import WholeFile
+from ..files.whole_file import WholeFile, check_replaceable
 
 if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
     from .engine import Engine
 
 __all__ = ["load", "save", "vocabulary_digest"]
+
+_EMPTY: dict[str, Any] = {
+    "kind": "", "model": "", "vocabulary": "", "token_ids": [], "messages": [], "tools": None, "computed_ids": [],
+}  # fmt: skip
 
 
 def save(engine: Engine, history: dict[str, Any], path: str | os.PathLike[str], salt: bytes) -> int:
@@ -26,6 +30,10 @@ def save(engine: Engine, history: dict[str, Any], path: str | os.PathLike[str], 
     CapacityError if the disk is full.
     """
     note, ids = encode(history), history["computed_ids"]
+    try:
+        check_replaceable(path)
+    except OSError as error:
+        raise _unwritable(path, error) from None
     if ids:
         # Without blocks in the cache, or if they are evicted meanwhile, the history alone is enough.
         with suppress(CapacityError, RequestError, UnsupportedError, LoadError):
@@ -35,8 +43,12 @@ def save(engine: Engine, history: dict[str, Any], path: str | os.PathLike[str], 
         with WholeFile(path, "session", len(note)) as file:
             file.write(note)
     except OSError as error:
-        raise LoadError(f"[session] cannot write {os.fspath(path)}: {error.strerror}") from None
+        raise _unwritable(path, error) from None
     return len(note)
+
+
+def _unwritable(path: str | os.PathLike[str], error: OSError) -> LoadError:
+    return LoadError(f"[session] cannot write {os.fspath(path)!r:.200}: {error.strerror}")
 
 
 def load(engine: Engine, path: str | os.PathLike[str], tokenizer: Tokenizer, salt: bytes) -> dict[str, Any]:
@@ -52,9 +64,13 @@ def load(engine: Engine, path: str | os.PathLike[str], tokenizer: Tokenizer, sal
             data = b"" if has_blocks else HEAD + file.read(MOST_BYTES + 1)
     except OSError as error:
         raise LoadError(f"[session] cannot read {name}: {error.strerror}") from None
+    except ValueError:
+        raise LoadError(f"[session] cannot read {name!r:.200}: the path has a NUL character") from None
     if len(data) > MOST_BYTES:
         raise LoadError(f"[session] {name} has more than {MOST_BYTES} bytes")
-    history = decode(prefix_note(name) if has_blocks else data, name)
+    history = {**_EMPTY, **decode(prefix_note(name) if has_blocks else data, name)}
+    if history["kind"] == "slot":
+        raise LoadError(f"[session] {name} is a slot of a server: expected a session")
     if history["token_ids"] and history["vocabulary"] != vocabulary_digest(tokenizer):
         raise LoadError(f"[session] {name} has tokens of {history['model']!r:.80}, whose vocabulary is another one")
     if has_blocks:

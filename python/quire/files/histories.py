@@ -12,6 +12,10 @@ __all__ = ["HEAD", "MOST_BYTES", "decode", "encode"]
 
 MOST_BYTES = 256 << 20
 HEAD = b"quire-session 1 "
+_KINDS: dict[str, Any] = {
+    "kind": str, "model": str, "vocabulary": str, "text": str, "n_vocab": int, "messages": list, "token_ids": list,
+    "computed_ids": list, "tools": list | None, "options": dict,
+}  # fmt: skip
 
 
 def encode(history: dict[str, Any]) -> bytes:
@@ -30,5 +34,22 @@ def decode(data: bytes, name: str) -> dict[str, Any]:
         raise LoadError(f"[session] {name} is not a saved session of this version")
     if head[len(HEAD) :] != hashlib.blake2b(body, digest_size=32).hexdigest().encode():
         raise LoadError(f"[session] {name} is damaged: its checksum is wrong")
-    history: dict[str, Any] = json.loads(body)
-    return history
+    try:
+        history = json.loads(body)
+    except (ValueError, RecursionError):
+        history = None
+    if not _is_history(history):
+        raise LoadError(f"[session] {name} is damaged: it has no history")
+    found: dict[str, Any] = history
+    return found
+
+
+def _is_history(value: object) -> bool:
+    """Return whether a value has the fields of a history, as far as it has them, with their types."""
+    if not isinstance(value, dict) or any(
+        name in value and not isinstance(value[name], kind) for name, kind in _KINDS.items()
+    ):
+        return False
+    messages = [*value.get("messages", ()), *(value.get("tools") or ())]
+    ids = [*value.get("token_ids", ()), *value.get("computed_ids", ())]
+    return all(isinstance(each, dict) for each in messages) and all(type(each) is int for each in ids)

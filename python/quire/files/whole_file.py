@@ -8,8 +8,10 @@ file systems) nothing is removed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from typing import BinaryIO
 from ..errors import CapacityError
 from ..system import give_usual_mode, sync_folder, try_lock
 
-__all__ = ["WholeFile"]
+__all__ = ["WholeFile", "check_replaceable"]
 
 _SUFFIX = ".part"
 
@@ -34,12 +36,13 @@ class WholeFile:
         n_bytes: The size of the data, if known.
 
     Raises:
-        OSError: The folder cannot be written to.
+        OSError: The folder cannot be written to, or the target is a folder, a device or a pipe.
         CapacityError: The disk is full.
     """
 
     def __init__(self, path: str | os.PathLike[str], place: str, n_bytes: int = 0) -> None:
         self.path, self._place, self._n_bytes = Path(path), place, n_bytes
+        check_replaceable(path)
         remove_abandoned(self.path)
         self._file, self.scratch = _made_beside(self.path)
         self._is_over = False
@@ -102,6 +105,18 @@ class WholeFile:
             self.commit()
         else:
             self.abort()
+
+
+def check_replaceable(path: str | os.PathLike[str]) -> None:
+    """Raise OSError for what no file may take the place of: folders, and devices such as /dev/null."""
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError:
+        raise OSError(errno.EINVAL, "the path has a NUL character") from None
+    except OSError:
+        return  # not there; anything else is reported when the file is created
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EEXIST, "not a regular file")
 
 
 def remove_abandoned(path: Path) -> None:

@@ -41,6 +41,8 @@ class PathText(Rule):
     def _checked(self, label: str, value: object) -> object:
         if not isinstance(value, str):
             raise refusal(label, value, "is not a path")
+        if "\0" in value:
+            raise refusal(label, value, "has a NUL character")
         return value
 
     def lenient(self, value: object) -> object:

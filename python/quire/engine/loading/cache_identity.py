@@ -96,6 +96,8 @@ def files_digest(paths: Iterable[Path]) -> bytes:
 
 def trusted_folder(name: str) -> str:
     """Return the path of the cache's folder.  LoadError if another user owns it, who could then read and change it."""
+    if not name:
+        raise LoadError("[cache-disk] the name of the folder is empty")
     path = Path(name).expanduser()
     if hasattr(os, "geteuid") and path.exists() and path.stat().st_uid not in (0, os.geteuid()):
         raise LoadError(f"[cache-disk] {name} belongs to another user: use a folder of your own")
