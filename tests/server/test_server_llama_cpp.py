@@ -548,6 +548,9 @@ def test_changed_scales_match_a_model_loaded_with_them(tmp_path: Path) -> None:
         assert client.post("/v1/load_lora_adapter", json=more).text.startswith("Success")
         assert client.post("/v1/load_lora_adapter", json=more).status_code == 400  # the name is taken
         assert client.post("/v1/load_lora_adapter", json={**more, "lora_path": "/absent"}).status_code == 400
+        for bad in ("/absent", f"{more['lora_path']}\0x"):
+            answer = client.post("/v1/load_lora_adapter", json={"lora_name": "bad", "lora_path": bad})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "adapter_not_loaded")
         assert client.post("/lora-adapters", json=[{"id": 1, "scale": 0.5}]).json() == {"success": True}
         assert client.post("/completion", json=body).json()["content"] == expected[0.5]  # by default
         asked = {"model": "more", "prompt": STORY, "max_tokens": 24, "temperature": 0}

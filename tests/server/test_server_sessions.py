@@ -5,6 +5,7 @@ Oracle: the same requests with the whole history, without a session.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,11 @@ from typing import Any
 
 import httpx
 import pytest
+from one_call import call, post
+from quire.server.routes.session_turns import pinned
+from quire.server.service.caller import Caller
+from quire.server.service.session_store import SessionStore
+from quire.server.worker.protocol import Ask
 from served import served
 
 SYSTEM = {"role": "system", "content": "You are a helpful fox. " * 20}
@@ -101,6 +107,21 @@ def test_pins_cover_later_turns(clients: list[httpx.Client]) -> None:
     assert made(clients[0], f"/v1/sessions/{id_}/unpin")["pinned"] is False
 
 
+def test_a_session_that_is_deleted_while_it_is_pinned_leaves_no_pin() -> None:
+    store, caller, asked = SessionStore(), Caller("key"), []
+    session = store.add(caller, "model", text="Once upon a time", metadata={})
+
+    class Context:
+        async def ask(self, engine: Any, work: Ask) -> Any:
+            asked.append(work.verb)
+            if work.verb == "pin":
+                store.remove(caller, session.id)
+            return {"n_tokens": 32}
+
+    asyncio.run(pinned(Context(), None, session))  # type: ignore[arg-type]
+    assert asked == ["pin", "unpin"]
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -111,6 +132,16 @@ def test_pins_cover_later_turns(clients: list[httpx.Client]) -> None:
 def test_what_does_not_fit_a_session_is_refused(clients: list[httpx.Client], body: Any, field: str) -> None:
     id_ = made(clients[0], "/v1/sessions", {"messages": [SYSTEM]})["id"]
     assert made(clients[0], "/v1/chat/completions", {**body, "session": id_}, 400)["error"]["param"] == field
+
+
+def test_refusals_name_the_field_and_the_query() -> None:
+    error = post("/v1/sessions", {"metadata": {"k" * 65: "x"}}).json()["error"]
+    assert error["param"] == "metadata"
+    assert "a key of metadata" in error["message"]
+    query = "&".join(f"a{i}=1" for i in range(17))
+    for method, path in (("GET", "/v1/conversations/x/items"), ("POST", "/pause"), ("GET", "/slots")):
+        answer = call(method, f"{path}?{query}")
+        assert (answer.status_code, "16" in answer.text) == (400, True)
 
 
 def test_full_contexts_drop_turns_only_when_asked(clients: list[httpx.Client]) -> None:

@@ -5,6 +5,7 @@ Oracle: a model opened with the same weights.
 
 from __future__ import annotations
 
+import queue
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 from one_call import call
 from quire.engine import LLM
 from quire.safetensors import SafetensorsFolder
+from quire.server.worker.model_worker import ModelWorker
+from quire.server.worker.protocol import Answer, Ask, Open
 from served import served
 from tiny_checkpoints import write_checkpoint, write_safetensors
 
@@ -79,9 +82,26 @@ def test_pause_sleep_and_new_weights(weights: Path, tmp_path: Path) -> None:
         assert said(client) == expected[1]
         for bad in ("../a", "/etc", "missing", ".", "b/../../x"):
             made(client, "/update_weights", 404, path=bad)
+        (weights / "bad.gguf").write_bytes(b"not a model")
+        answer = made(client, "/update_weights", 400, path="bad.gguf").json()
+        assert (answer["error"]["code"], answer["error"]["param"]) == ("weights_not_loaded", "path")
+        assert said(client) == expected[1]
         made(client, "/pause?mode=x", 400)
         made(client, "/wake_up?tags=x", 400)
         made(client, "/reset_prefix_cache")
         made(client, "/update_weights", path="a")
         assert said(client) == expected[0]
         assert client.get("/health").status_code == 200
+
+
+def test_the_state_is_told_while_a_pause_waits() -> None:
+    told = queue.SimpleQueue[Any]()
+    worker = ModelWorker(Open(None, {"threads": 1}), lambda messages: [told.put(each) for each in messages])
+    done = threading.Event()
+    try:
+        worker._controlling.submit("", 0, done.wait)  # as a pause for requests in flight
+        worker.handle(Ask(7, "control", {"verb": "state", "values": {}}))
+        assert told.get(timeout=30) == Answer(7, {"is_paused": False, "is_sleeping": False})
+    finally:
+        done.set()
+        worker.close()

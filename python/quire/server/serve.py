@@ -56,7 +56,7 @@ def serve(service: Service, say: Callable[[str], None]) -> None:
         backlog=_BACKLOG,
     )
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    server = _Server(config, service, lambda: say(f"serving {service.model} on http://{shown}:{port}"))
+    server = _Server(config, service, lambda: say(f"serving {service.model or 'models'} on http://{shown}:{port}"))
     with contextlib.closing(listening), contextlib.suppress(asyncio.CancelledError):
         server.run([listening])
 

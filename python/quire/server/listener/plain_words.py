@@ -10,7 +10,7 @@ import msgspec
 
 __all__ = ["of_decoding", "of_validation"]
 
-_AT = re.compile(r" - at `(?:key in )?(.*)`$")
+_AT = re.compile(r" - at `(key` in `)?(.*)`$")
 _BYTE = re.compile(r"^JSON is malformed: (.*) \(byte (\d+)\)$")
 _KINDS = {
     "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
@@ -38,7 +38,7 @@ def of_validation(error: msgspec.ValidationError, wire: type[Any], given: Mappin
     """Return the field at fault, None for the body itself, and the whole message."""
     text = " ".join(str(error).split())
     at = _AT.search(text)
-    path = at[1].removeprefix("$").removeprefix(".") if at is not None else ""
+    path = at[2].removeprefix("$").removeprefix(".") if at is not None else ""
     text = _AT.sub("", text)
     if found := re.match(r"Object missing required field `(.*)`$", text):
         path = f"{path}.{found[1]}".lstrip(".")
@@ -49,6 +49,8 @@ def of_validation(error: msgspec.ValidationError, wire: type[Any], given: Mappin
         names = _names_of(wire, path)
         known = f"one of {', '.join(names)}" if len(names) > 1 else "".join(names) or "a known value"
         return path, f"unsupported {path}{_shown(given, path)}: expected {known}"
+    if at is not None and at[1]:
+        return path or None, _rule(text, f"a key of {path or 'the body'}", "")
     return path or None, _rule(text, path or "the body", _shown(given, path))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Handler", "RequestContext", "Route"]
 
+_MOST_QUERIES = 16
 T = TypeVar("T")
 T2 = TypeVar("T2")
 P = ParamSpec("P")
@@ -162,6 +164,14 @@ class RequestContext(Generic[T]):
             return messages
         files = await offload(self.service.fetching, self.caller.name, 0, partial(sources.contents, urls))
         return with_contents(messages, files)
+
+    def query(self) -> dict[str, list[str]]:
+        """Return the parameters after the path's question mark.  ApiError 400 for more than 16."""
+        try:
+            return parse_qs(bytes(self.scope["query_string"]).decode("ascii", "replace"), max_num_fields=_MOST_QUERIES)
+        except ValueError:
+            text = f"too many query parameters: expected at most {_MOST_QUERIES}"
+            raise ApiError(400, "invalid_value", text) from None
 
     async def ask(self, engine: EngineClient, work: Work) -> Any:
         """Submit a question and return its answer."""

@@ -38,7 +38,12 @@ class UnloadAdapterBody(Body, kw_only=True, forbid_unknown_fields=True):
 async def change_adapters(context: RequestContext[Any], name: str, verb: str, values: dict[str, Any]) -> None:
     """Have a model's worker change its adapters, and remember the result for when it is loaded again."""
     engine: EngineClient = context.service.engine(name)
-    answer = await context.ask(engine, Ask(0, verb, values))  # type: ignore[arg-type]
+    try:
+        answer = await context.ask(engine, Ask(0, verb, values))  # type: ignore[arg-type]
+    except ApiError as error:
+        if error.code != "model_not_loaded":
+            raise
+        raise ApiError(400, "adapter_not_loaded", error.message, "lora_path") from None
     kept = [(adapter, path, scale) for adapter, path, scale in answer["kept"]]
     context.service.kept_adapters[name] = kept
     adapters = [(path, scale) for path, scale in answer["info"]["adapters"]]

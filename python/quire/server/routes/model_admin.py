@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
-from urllib.parse import parse_qs
 
 from ...errors import LoadError, QuireError, RequestError
 from ...hub.locate import is_named, preset_of, repository_of
@@ -239,7 +238,7 @@ async def fetch(context: RequestContext[FetchBody]) -> Reply:
 async def forget(context: RequestContext[None]) -> Reply:
     """Delete the model named in the query."""
     downloads = _check_allowed(context)
-    names = parse_qs(bytes(context.scope["query_string"]).decode("ascii", "replace")).get("model")
+    names = context.query().get("model")
     if not names:
         raise ApiError(400, "invalid_value", "the query names no model", "model")
     downloads.cancel(names[0])

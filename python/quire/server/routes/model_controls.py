@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import parse_qs
 
 from msgspec import Meta
 
@@ -55,7 +54,7 @@ async def sleep(context: RequestContext[None]) -> Reply:
 
 async def wake_up(context: RequestContext[None]) -> Reply:
     """Load the model again: ``?tags=weights`` and ``?tags=kv_cache``, both if there are none."""
-    tags = _query(context).get("tags")
+    tags = context.query().get("tags")
     if unknown := sorted(set(tags or ()) - {"weights", "kv_cache"}):
         text = f"invalid tag {unknown[0]!r:.40}: expected weights or kv_cache"
         raise ApiError(400, "invalid_value", text, "tags")
@@ -96,12 +95,8 @@ def _below(folder: str | None, name: str) -> Path:
     return path
 
 
-def _query(context: RequestContext[Any]) -> dict[str, list[str]]:
-    return parse_qs(context.scope["query_string"].decode("ascii", "replace"), max_num_fields=16)
-
-
 def _one(context: RequestContext[Any], name: str, default: str, allowed: tuple[str, ...]) -> str:
-    given = _query(context).get(name, [default])[-1].lower()
+    given = context.query().get(name, [default])[-1].lower()
     if given not in allowed:
         text = f"invalid {name} {given!r:.40}: expected {', '.join(allowed)}"
         raise ApiError(400, "invalid_value", text, name)
@@ -114,10 +109,15 @@ async def _control(context: RequestContext[Any], verb: str, **values: Any) -> di
     if not service.settings.training_routes:
         text = "clients may not pause the model or change its weights: start the server with --training-routes"
         raise ApiError(403, "not_allowed", text)
-    named = context.body.model if isinstance(context.body, WeightsBody) else _query(context).get("model", [None])[-1]
+    named = context.body.model if isinstance(context.body, WeightsBody) else context.query().get("model", [None])[-1]
     model = await service.find(named)
     engine = await context.closing.enter_async_context(service.pinned(model, context.caller))
-    state: dict[str, Any] = await context.ask(engine, Ask(0, "control", {"verb": verb, "values": values}))
+    try:
+        state: dict[str, Any] = await context.ask(engine, Ask(0, "control", {"verb": verb, "values": values}))
+    except ApiError as error:
+        if error.code != "model_not_loaded":
+            raise
+        raise ApiError(400, "weights_not_loaded", error.message, "path") from None
     if verb == "update_weights":
         engine.reload_from(values["path"])
     (service.sleeping.add if state["is_sleeping"] else service.sleeping.discard)(model)

@@ -16,7 +16,7 @@ from ..worker.engine_client import EngineClient
 from ..worker.protocol import Ask, Chat, Delta, Generate
 from .answers import Message, ResponseStream, Turn
 
-__all__ = ["SessionTurn", "begin_turn", "pinned"]
+__all__ = ["SessionTurn", "begin_turn", "pinned", "unpinned"]
 
 WorkT = TypeVar("WorkT", Chat, Generate)
 _OF_ONE_TURN = (
@@ -141,6 +141,15 @@ def _joined(earlier: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[di
 
 async def pinned(context: RequestContext[Any], engine: EngineClient, session: StoredSession) -> None:
     """Pin what the cache has of a session, in place of what was pinned; without room for it, nothing changes."""
+    session.may_be_pinned = True
     values = {"name": session.id, "history": session.history(), "options": session.options}
     found = await context.ask(engine, Ask(0, "pin", {**values, "salt": session.caller.salt}))
     session.n_pinned_tokens = found["n_tokens"]
+    if session.is_deleted:  # meanwhile
+        await unpinned(context, engine, session)
+
+
+async def unpinned(context: RequestContext[Any], engine: EngineClient, session: StoredSession) -> None:
+    """End a session's pin.  No-op without one."""
+    session.n_pinned_tokens, session.may_be_pinned = None, False
+    await context.ask(engine, Ask(0, "unpin", {"name": session.id}))

@@ -14,11 +14,11 @@ from ..listener.replies import Reply
 from ..listener.request_context import RequestContext
 from ..service.session_store import StoredSession
 from ..worker.engine_client import EngineClient
-from ..worker.protocol import Ask, Chat, Generate, Work
+from ..worker.protocol import Chat, Generate, Work
 from .fields import Name, Text, hints_of
 from .openai.chat_fields import checked_messages
 from .saved import computed, saved_histories
-from .session_turns import pinned
+from .session_turns import pinned, unpinned
 from .truncation import Truncation
 
 __all__ = [
@@ -147,9 +147,9 @@ def _session(context: RequestContext[Any]) -> StoredSession:
 
 async def _unpin(context: RequestContext[Any], session: StoredSession) -> None:
     engine = context.service.engines().get(session.model)
-    if session.n_pinned_tokens is not None and engine is not None:
+    if session.may_be_pinned and engine is not None:
         with suppress(ApiError):  # the model was unloaded, and the pin with it
-            await context.ask(engine, Ask(0, "unpin", {"name": session.id}))
+            await unpinned(context, engine, session)
     session.n_pinned_tokens = None
 
 

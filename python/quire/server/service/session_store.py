@@ -40,7 +40,9 @@ class StoredSession:
     n_turns: int = 0
     n_tokens: int = 0
     n_pinned_tokens: int | None = None
+    may_be_pinned: bool = False
     is_busy: bool = False
+    is_deleted: bool = False
     n_bytes: int = 0
 
     def shown(self) -> dict[str, Any]:
@@ -101,4 +103,5 @@ class SessionStore:
         """Delete a session and return it.  ApiError 404 if there is none."""
         found = self.get(caller, id_)
         del self._sessions[caller.name][id_]
+        found.is_deleted = True
         return found

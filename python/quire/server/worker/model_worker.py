@@ -155,7 +155,7 @@ class ModelWorker(LLMBase):
                 self._running[message.id] = _Running()
             hints = message.hints
             pool = self._forming if _has_form(message) else self._preparing
-            if isinstance(message, wire.Ask) and message.verb == "control":
+            if isinstance(message, wire.Ask) and message.verb == "control" and message.values["verb"] != "state":
                 pool = self._controlling
             if _has_media(message):
                 pool = self._encoding

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import Annotated
-from urllib.parse import parse_qs
 
 from msgspec import Meta
 
@@ -33,7 +32,7 @@ async def slot_action(context: RequestContext[SlotBody]) -> Reply:
     """Save, restore or erase the text of a slot.  Restoring reads it into the cache."""
     saved_histories(context)
     engine, slot = context.engine(context.body.model), _slot(context)
-    query = parse_qs(context.scope["query_string"].decode("ascii", "replace"), max_num_fields=16)
+    query = context.query()
     action = query.get("action", [""])[-1]
     if action == "erase":
         n_erased = context.service.slots.erase(context.caller, slot)
@@ -48,7 +47,7 @@ async def slot_action(context: RequestContext[SlotBody]) -> Reply:
 def _slot(context: RequestContext[SlotBody]) -> int:
     id_, n = context.path("id"), context.engine(context.body.model).info.max_sequences
     if not (id_.isascii() and id_.isdecimal() and len(id_) < 10 and int(id_) < n):
-        raise ApiError(400, "invalid_value", f"invalid slot {id_!r:.40}: there are {n}", "id_slot")
+        raise ApiError(400, "invalid_value", f"invalid slot {id_!r:.40}: expected 0 to {n - 1}", "id_slot")
     return int(id_)
 
 
@@ -68,7 +67,10 @@ async def _restore(context: RequestContext[SlotBody], engine: EngineClient, slot
     begun_s, name, mine = time.monotonic(), context.body.filename, (context.model, engine.info.n_vocab)
     files = saved_histories(context)
     history, n_read = await asyncio.to_thread(
-        files.load, context.caller, name, lambda found: (found.get("model"), found.get("n_vocab")) == mine
+        files.load,
+        context.caller,
+        name,
+        lambda found: "token_ids" in found and (found.get("model"), found.get("n_vocab")) == mine,
     )
     ids = history["token_ids"]
     if ids:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any, ClassVar
-from urllib.parse import parse_qs
 
 from ....params.sampling_defaults import chat_defaults
 from ...body_types import Body
@@ -80,7 +79,7 @@ async def slots(context: RequestContext[None]) -> Reply:
     info, beat = engine.info, engine.beat
     # The heartbeat may be out of date: without requests in flight nothing runs, whatever it says.
     n_running = 0 if beat is None or not engine.n_active else beat.n_running
-    query = parse_qs(context.scope["query_string"].decode("ascii", "replace"), max_num_fields=16)
+    query = context.query()
     if query.get("fail_on_no_slot") == ["1"] and n_running >= info.max_sequences:
         raise ApiError(503, "no_slot", "no free slot", retry_after_s=1)
     speculates = beat is not None and bool(beat.drafters)  # a drafter has proposed tokens

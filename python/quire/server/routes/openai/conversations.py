@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
-from urllib.parse import parse_qs
 
 from msgspec import Meta
 
@@ -84,7 +83,7 @@ async def delete(context: RequestContext[None]) -> Reply:
 
 async def items(context: RequestContext[None]) -> Reply:
     """List a conversation's items: ``?order=asc|desc``, ``?limit=`` up to 100, and ``?after=`` an item's id."""
-    query = parse_qs(context.scope["query_string"].decode("ascii", "replace"), max_num_fields=16)
+    query = context.query()
     order, limit = query.get("order", ["desc"])[-1], query.get("limit", ["20"])[-1]
     if order not in ("asc", "desc"):
         raise ApiError(400, "invalid_value", f"invalid order {order!r:.40}: expected asc or desc", "order")
