@@ -12,6 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
+from quire.server.failures import ApiError
+from quire.server.service.caller import Caller
+from quire.server.service.conversation_store import ConversationStore
 from served import served
 
 ASK = {"max_output_tokens": 6, "temperature": 0}
@@ -109,3 +112,18 @@ def test_items_are_listed_added_and_deleted(clients: list[httpx.Client]) -> None
     assert other.delete(f"/v1/conversations/{id_}").status_code == 404
     made(other, url, {"items": given}, 404)
     made(other, "/v1/responses", {**ASK, "input": "x", "conversation": id_}, 404)
+
+
+def test_a_full_disk_adds_no_part_of_a_response(tmp_path: Path) -> None:
+    caller, store = Caller("key"), ConversationStore(tmp_path)
+    id_ = store.create(caller, [{"content": "a"}], {})["id"]
+    (pages,) = store._db.execute("pragma page_count").fetchone()
+    store._db.execute(f"pragma max_page_count = {pages + 2}")  # as a disk with room for 8 KiB
+    with pytest.raises(ApiError, match="full"):
+        store.add(caller, id_, [{"content": "b" * 2000}] * 20)
+    with pytest.raises(ApiError, match="full"):
+        store.create(caller, [{"content": "b" * 2000}] * 20, {})
+    assert [item["content"] for item in store.items(caller, id_)] == ["a"]
+    assert store._db.execute("select count(*) from conversations").fetchone() == (1,)
+    store.remove(caller, id_)
+    store.close()

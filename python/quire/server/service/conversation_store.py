@@ -7,8 +7,9 @@ import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -53,45 +54,48 @@ class ConversationStore:
     def create(self, caller: Caller, items: Sequence[dict[str, Any]], metadata: dict[str, str]) -> dict[str, Any]:
         """Store a conversation and return OpenAI's object.  ApiError 429 if the caller has too many."""
         query = "select count(*) from conversations where caller = ?"
-        if self._db.execute(query, (caller.name,)).fetchone()[0] >= MOST:
+        if self._rows(query, caller.name)[0][0] >= MOST:
             raise ApiError(429, "too_many_conversations", f"there are {MOST} conversations already: delete some")
         id_ = f"conv_{secrets.token_hex(24)}"
         row = (id_, caller.name, int(time.time()), json.dumps(metadata))
-        self._write("insert into conversations values (?, ?, ?, ?)", row)
-        try:
-            self.add(caller, id_, items)
-        except ApiError:
-            self.remove(caller, id_)
-            raise
+        with self._whole():
+            self._rows("insert into conversations values (?, ?, ?, ?)", *row)
+            self._add(caller, id_, items)
         return self.get(caller, id_)
 
     def get(self, caller: Caller, id_: str) -> dict[str, Any]:
         """Return OpenAI's object of a conversation."""
         query = "select created, metadata from conversations where caller = ? and id = ?"
-        row = self._db.execute(query, (caller.name, id_)).fetchone()
-        if row is None:
+        rows = self._rows(query, caller.name, id_)
+        if not rows:
             raise ApiError(404, "conversation_not_found", f"no conversation {id_!r:.80}", "conversation")
-        return {"id": id_, "object": "conversation", "created_at": row[0], "metadata": json.loads(row[1])}
+        created, metadata = rows[0]
+        return {"id": id_, "object": "conversation", "created_at": created, "metadata": json.loads(metadata)}
 
     def update(self, caller: Caller, id_: str, metadata: dict[str, str]) -> dict[str, Any]:
         """Replace a conversation's metadata."""
         self.get(caller, id_)
-        self._write("update conversations set metadata = ? where id = ?", (json.dumps(metadata), id_))
+        self._rows("update conversations set metadata = ? where id = ?", json.dumps(metadata), id_)
         return self.get(caller, id_)
 
     def remove(self, caller: Caller, id_: str) -> None:
         """Delete a conversation with its items."""
         self.get(caller, id_)
-        self._write("delete from items where conversation = ?", (id_,))
-        self._write("delete from conversations where id = ?", (id_,))
+        with self._whole():
+            self._rows("delete from items where conversation = ?", id_)
+            self._rows("delete from conversations where id = ?", id_)
 
     def add(self, caller: Caller, id_: str, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Add items to the end of a conversation, and return them with their ids.
+        """Add items to the end of a conversation, all or none, and return them with their ids.
 
         Items without an id get one.  ApiError 400 for too many, 429 if the caller's items become too large.
         """
         self.get(caller, id_)
-        n_items = self._db.execute("select count(*) from items where conversation = ?", (id_,)).fetchone()[0]
+        with self._whole():
+            return self._add(caller, id_, items)
+
+    def _add(self, caller: Caller, id_: str, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        n_items = self._rows("select count(*) from items where conversation = ?", id_)[0][0]
         if n_items + len(items) > MOST_ITEMS:
             raise ApiError(400, "conversation_too_long", f"a conversation has at most {MOST_ITEMS} items", "items")
         kept = [item if item.get("id") else {**item, "id": _new_id(item)} for item in items]
@@ -100,40 +104,53 @@ class ConversationStore:
             "select total(length(body)) from items join conversations on conversation = conversations.id"
             " where caller = ?"
         )
-        n_chars = self._db.execute(query, (caller.name,)).fetchone()[0] + sum(len(body) for *_, body in rows)
+        n_chars = self._rows(query, caller.name)[0][0] + sum(len(body) for *_, body in rows)
         if n_chars > MOST_BYTES:
             text = f"conversations would have more than {MOST_BYTES} characters: delete some"
             raise ApiError(429, "conversations_too_large", text)
         for row in rows:
-            self._write("insert or replace into items (conversation, id, body) values (?, ?, ?)", row)
+            self._rows("insert or replace into items (conversation, id, body) values (?, ?, ?)", *row)
         return kept
 
     def items(self, caller: Caller, id_: str) -> list[dict[str, Any]]:
         """Return all items of a conversation, the oldest first."""
         self.get(caller, id_)
-        rows = self._db.execute("select body from items where conversation = ? order by place", (id_,))
+        rows = self._rows("select body from items where conversation = ? order by place", id_)
         return [json.loads(body) for (body,) in rows]
 
     def item(self, caller: Caller, id_: str, item: str) -> dict[str, Any]:
         """Return an item."""
         self.get(caller, id_)
         query = "select body from items where conversation = ? and id = ?"
-        row = self._db.execute(query, (id_, item)).fetchone()
-        if row is None:
+        rows = self._rows(query, id_, item)
+        if not rows:
             raise ApiError(404, "item_not_found", f"no item {item!r:.80} in the conversation")
-        found: dict[str, Any] = json.loads(row[0])
+        found: dict[str, Any] = json.loads(rows[0][0])
         return found
 
     def remove_item(self, caller: Caller, id_: str, item: str) -> None:
         """Delete an item."""
         self.item(caller, id_, item)
-        self._write("delete from items where conversation = ? and id = ?", (id_, item))
+        self._rows("delete from items where conversation = ? and id = ?", id_, item)
 
-    def _write(self, query: str, values: tuple[Any, ...]) -> None:
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        """Run a query and return its rows.  ApiError 507 if the disk is full or the file is damaged."""
         try:
-            self._db.execute(query, values)
+            return self._db.execute(query, values).fetchall()
         except sqlite3.Error as error:
-            raise ApiError(507, "not_stored", f"the server cannot store the conversation: {error}") from error
+            raise ApiError(507, "not_stored", f"the server's store of conversations failed: {error}") from error
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Keep all changes inside, or none of them."""
+        self._rows("begin immediate")
+        try:
+            yield
+            self._rows("commit")
+        except BaseException:
+            with suppress(sqlite3.Error):  # some errors have ended the transaction
+                self._db.execute("rollback")
+            raise
 
 
 def _new_id(item: dict[str, Any]) -> str:
