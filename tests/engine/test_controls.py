@@ -114,7 +114,7 @@ def test_sleep_frees_memory_until_wake_up(
         answer(llm)
     with pytest.raises(RequestError, match="wake_up"):
         llm.load_adapter("style.gguf")
-    llm.wake_up(tags=["weights"])
+    llm.wake_up(tags="weights")
     llm.update_weights(folders[1])
     assert llm.is_sleeping
     asyncio.run(shared.wake_up(tags=["kv_cache"]))

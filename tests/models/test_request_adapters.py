@@ -170,6 +170,11 @@ def test_adapters_come_and_go_beside_a_running_model(tmp_path: Path) -> None:
         ):
             with pytest.raises(kind, match=words):
                 model.load_adapter(*given)
+        for scale in (float("nan"), 1e39, "x"):
+            with pytest.raises(RequestError, match="scale"):
+                model.load_adapter(tmp_path / "second", scale=scale)  # type: ignore[arg-type]
+            with pytest.raises(RequestError, match="scale"):
+                model.scale_adapters({"first": scale})  # type: ignore[dict-item]
         model.load_adapter(tmp_path / "second")
         with pytest.raises(CapacityError, match="2 adapters"):
             model.generate(IDS, adapter=["first", "second"])

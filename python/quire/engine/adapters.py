@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CapacityError, RequestError
+from ..params.rules import FLOAT_MAX, Float
 
 if TYPE_CHECKING:
     from .._native.graph import Executor, LowRankAdapter
@@ -102,7 +103,8 @@ class AdapterLibrary:
             UnsupportedError: It has something that Quire does not compute.
             RequestError: The name is taken or invalid, or the rank is too large.
         """
-        entry = _Entry(self._new_name(path) if name is None else _checked_name(name), path, scale)
+        chosen = self._new_name(path) if name is None else _checked_name(name)
+        entry = _Entry(chosen, path, _checked_scale(scale))
         if not replace and entry.name in self._entries:
             raise RequestError(f"[adapter] an adapter named {entry.name!r:.80} is loaded already: choose another name")
         entry.native = self._read(entry)
@@ -121,9 +123,9 @@ class AdapterLibrary:
             del self._entries[name]
 
     def set_scales(self, scales: Mapping[str, float]) -> None:
-        """Set the scales for requests that choose no adapters."""
+        """Set the scales for requests that choose no adapters.  RequestError for those that are not float32."""
         with self._lock:
-            entries = [(self._known(name), scale) for name, scale in scales.items()]
+            entries = [(self._known(name), _checked_scale(scale)) for name, scale in scales.items()]
             for entry, scale in entries:
                 entry.scale = scale
 
@@ -204,6 +206,10 @@ def _info(entry: _Entry) -> AdapterInfo:
     return AdapterInfo(
         entry.name, entry.path, entry.scale, entry.rank, entry.targets, entry.size_bytes, entry.native is not None
     )
+
+
+def _checked_scale(scale: float) -> float:
+    return float(Float(-FLOAT_MAX, FLOAT_MAX).check("[adapter] scale", scale))  # type: ignore[arg-type]
 
 
 def _checked_name(name: str) -> str:

@@ -36,7 +36,7 @@ class ControlledCore(SessionsCore):
         """
         self._sleep(level)
 
-    def wake_up(self, tags: Collection[SleepTag] | None = None) -> None:
+    def wake_up(self, tags: SleepTag | Collection[SleepTag] | None = None) -> None:
         """Load the model again after ``sleep``.
 
         Args:
@@ -84,7 +84,7 @@ class AsyncControls(LLMCore):
         """Free the memory of weights and cache; see ``LLM.sleep``."""
         await asyncio.to_thread(self._sleep, level)
 
-    async def wake_up(self, tags: Collection[SleepTag] | None = None) -> None:
+    async def wake_up(self, tags: SleepTag | Collection[SleepTag] | None = None) -> None:
         """Load the model again after ``sleep``; see ``LLM.wake_up``."""
         await asyncio.to_thread(self._wake_up, tags)
 

@@ -104,15 +104,16 @@ class ModelControls:
                 self._shut()
             self._controls.asleep = {"weights", "kv_cache"}
 
-    def _wake_up(self, tags: Collection[SleepTag] | None) -> None:
+    def _wake_up(self, tags: SleepTag | Collection[SleepTag] | None) -> None:
         state = self._controls
-        if unknown := sorted(set(tags or ()) - {"weights", "kv_cache"}):
+        wanted: set[str] = {tags} if isinstance(tags, str) else set(tags or ())
+        if unknown := sorted(wanted - {"weights", "kv_cache"}):
             raise RequestError(f"[wake_up] tag {unknown[0]!r:.40} is unknown: expected weights or kv_cache")
         with state.lock:
             if not state.asleep:
                 return
             self._require_open()
-            left = set() if tags is None else state.asleep - set(tags)
+            left = set() if tags is None else state.asleep - wanted
             if not left:
                 self._open(state.source)
             state.asleep = left

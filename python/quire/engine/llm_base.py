@@ -220,6 +220,7 @@ class LLMBase(ModelControls):
         self._library().set_scales(scales)
 
     def _library(self) -> AdapterLibrary:
+        self._require_open()
         if self.is_sleeping:
             raise RequestError("[adapter] the model sleeps: call wake_up")
         if self._adapters is None:
