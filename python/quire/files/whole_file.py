@@ -116,7 +116,7 @@ def check_replaceable(path: str | os.PathLike[str]) -> None:
     except OSError:
         return  # not there; anything else is reported when the file is created
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EEXIST, "not a regular file")
+        raise OSError(errno.EEXIST, "not a regular file", os.fspath(path))
 
 
 def remove_abandoned(path: Path) -> None:

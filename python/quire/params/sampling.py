@@ -251,8 +251,8 @@ class SamplingParams:
 
     bad_words: Sequence[str] = declared((), Parameter(
         rule=Strings(1024, 1024), native=False,
-        doc="Words whose last token is excluded where the others precede it in the answer, as in vLLM: spelled as at the"
-        " start of a text and, if that takes as many tokens, as after a space; banned_strings knows no spellings",
+        doc="Words whose last token is excluded where the others precede it in the answer, as in vLLM: spelled as at"
+        " the start of a text and, if that takes as many tokens, as after a space; banned_strings knows no spellings",
     ))
 
     banned_strings: Sequence[str] = declared((), Parameter(
