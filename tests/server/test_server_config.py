@@ -104,6 +104,8 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     arguments += ["--rope-scaling", "yarn", "--override-kv", "a=int:1", "--hf-overrides", '{"b": 2}']
     arguments += ["--fit-ctx", "2048", "--split-mode", "none", "--tensor-split", "3,1", "--main-gpu", "0"]
     arguments += ["--lora-modules", "x=a=b.gguf", "--max-loras", "5", "--max-lora-rank", "64"]
+    arguments += ["--control-vector-scaled", "v.gguf:0.5", "--control-vector-layer-range", "1", "2"]
+    arguments += ["--logits-processors", "p=m:f", "--enable-prompt-embeds"]
     engine = opened(monkeypatch, *arguments)[2]
     expected: dict[str, object] = {**numbers, "rope_scaling": "yarn"}
     expected |= {"override_kv": (("a", 1),), "hf_overrides": '{"b": 2}'}
@@ -115,6 +117,8 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}
     expected |= {"lora_modules": (("x", "a=b.gguf"),), "max_loras": 5, "max_lora_rank": 64}
     expected |= {"snapshot_tokens": 64, "quantize": "Q8_0"}
+    expected |= {"control_vectors": (("v.gguf", 0.5),), "control_vector_layers": (1, 2)}
+    expected |= {"logits_processors": ("p=m:f",), "enable_prompt_embeds": True}
     expected |= {"cache_disk": "d", "cache_disk_size": 2 << 30, "cache_ram": 2**60}
     expected |= {"mmproj": "m.gguf", "draft": "d.gguf", "speculation": "auto", "draft_max": 8, "draft_min": 1}
     # --memory-budget belongs to the server; taps are only for programs; -ngl cannot be combined with --device cpu, nor

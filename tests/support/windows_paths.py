@@ -69,7 +69,9 @@ def imports() -> None:
     failed, n_modules = {}, 0
     for info in pkgutil.walk_packages(quire.__path__, "quire."):
         # posix.py is not imported on Windows, frameworks may be missing, and one module is a command.
-        if info.name in ("quire.system.posix", "quire.__main__") or info.name.startswith("quire.integrations."):
+        if info.name in ("quire.system.posix", "quire.__main__") or info.name.startswith(
+            ("quire.integrations.", "quire.ray.")
+        ):
             continue
         n_modules += 1
         try:

@@ -126,7 +126,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
     "route": (_common("targets host port allowed_hosts insecure"),),
     "batch": (
         _common("path system n_ctx max_sequences gpu_layers threads"), _section("Order", "policy step_s"),
-        _CHAT, _SAMPLING, *_ENGINE,
+        _CHAT, _section("Answers", "logits_processors enable_prompt_embeds"), _SAMPLING, *_ENGINE,
     ),
     "transcribe": (
         _common("path language translate form output n_ctx threads gpu_layers"),

@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from ....media.decode import MAX_BYTES, decode_base64
 from ...failures import ApiError, Dialect
 from ...listener import sse
 from ...listener.replies import Events, Reply, event_stream
@@ -77,6 +76,8 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
             if is_set:
                 raise ApiError(400, "invalid_value", f"prompt_embeds cannot be combined with {name}", name)
         files = [given] if isinstance(given, str) else given
+        from ....media.decode import MAX_BYTES, decode_base64  # imports NumPy, which the listener does without
+
         return [decode_base64(each, max_bytes=MAX_BYTES, what="file of prompt_embeds") for each in files]
 
     def reason_of(self, end: Finished) -> str:
