@@ -337,9 +337,10 @@ def test_damaged_models_end_in_an_error_or_work(shared: Path, tmp_path: Path) ->
         (("normalizer",), {"type": "NFKC"}, "normalizer 'NFKC'"),
         (
             ("normalizer",),
-            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+            {"type": "Replace", "pattern": {"Regex": "a{2,}"}, "content": "a"},
             "normalizer 'Replace'",
         ),
+        (("normalizer",), {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}, "without Replace of"),
         (("model", "type"), "WordLevel", "model.type"),
     ],
 )

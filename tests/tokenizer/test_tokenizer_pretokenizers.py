@@ -134,11 +134,10 @@ def test_unsupported_expressions_are_errors(expression: str, text: str) -> None:
 
 def test_invalid_utf8_is_kept() -> None:
     data = b"ab\xff\xfe 12\xe4\xb8 \xf0\x9f\x98x\xc0\x80\n"
-    for name, pre_tokenizer in BY_NAME.items():
-        if name == "whitespace":
-            continue  # drops it
+    for pre_tokenizer in BY_NAME.values():
+        drops_spaces = any(step.behavior == "removed" for step in pre_tokenizer.passes)
         pieces = split(data, pre_tokenizer.passes)
-        assert b"".join(pieces) == data
+        assert b"".join(pieces) == (data.translate(None, b" \n") if drops_spaces else data)
         assert all(pieces)
 
 

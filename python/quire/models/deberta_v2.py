@@ -107,7 +107,8 @@ class DebertaV2(Encoder):
         if n_buckets in (1, 2, 3) or longest - 1 <= n_buckets // 2:
             raise LoadError(f"[{keys.arch}] {n_buckets} buckets do not fit {longest} relative positions")
         span = n_buckets or longest
-        rows = weights.numbers("rel_embd.weight", (2 * span, config.dim))
+        weights.tensor("rel_embd.weight", (2 * span, config.dim))
+        rows = weights.values("rel_embd.weight")
         if weights.has("rel_embd_norm.weight"):
             scale, shift = (weights.numbers(f"rel_embd_norm.{part}", (config.dim,)) for part in ("weight", "bias"))
             centred = rows - rows.mean(axis=1, keepdims=True)

@@ -49,10 +49,6 @@ def _n_head(config: Fields) -> int:
     return config.integer("n_head" if _is_old(config) else "num_attention_heads", low=1)
 
 
-def _head_dim(config: Fields) -> int:
-    return config.integer("hidden_size") // _n_head(config)
-
-
 def _is_new_architecture(config: Fields) -> bool:
     """Return whether layers have Falcon 40B's two norms; RefinedWeb's fields tell it by several heads of k and v."""
     return config.flag("new_decoder_architecture", _is_old(config) and config.has("n_head_kv"))
@@ -101,7 +97,6 @@ _FALCON = Checkpoint(
         "feed_forward_length": computed("u32", _ffn_dim),
         "attention.head_count_kv": computed("u32", _n_kv_head),
         "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
-        "rope.dimension_count": computed("u32", _head_dim),
     },
     {
         "token_embd": "transformer.word_embeddings",

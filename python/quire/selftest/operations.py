@@ -9,7 +9,7 @@ from typing import Any
 from .._native import graph
 from .._native.core import DType
 from .._native.graph import CacheSpec, MoeSpec, RopeSpec, TraceTensor
-from .bench import BLOCKS, FAR_BLOCK, Bench
+from .bench import BLOCKS, FAR_BLOCK, N_TOKENS, Bench
 
 __all__ = ["CPU_ONLY", "OPERATIONS", "OperationCase"]
 
@@ -80,6 +80,14 @@ def _gated_products(dtype: str) -> Build:
         return graph.linear(graph.glu(gate, up, "silu"), bench.weight(512, 768, low=-0.1, high=0.1, dtype=dtype)) + x
 
     return build
+
+
+def _relate(bench: Bench) -> TraceTensor:
+    q, k, v = (bench.value(4, 64) for _ in range(3))
+    # The embedding's row of each distance; tokens more than eight away share those at the ends.
+    buckets = [min(max(8 - away, 0), 16) for away in range(-N_TOKENS, N_TOKENS + 1)]
+    related = graph.relate(bench.value(4, 17), bench.value(4, 17), buckets=buckets, n_ctx=N_TOKENS)
+    return graph.attend_rows(q, k, v, scale=0.125, related=related)
 
 
 def _attend_to_written(bench: Bench) -> TraceTensor:
@@ -226,6 +234,7 @@ _FUSED = [
     OperationCase("pick", _attend_to_picked, PRODUCTS, (_ROWS, CacheSpec.latent(rank=31, n_rot=1))),
     OperationCase("attend_rows", lambda b: graph.attend_rows(*_qkv(b), scale=0.125), PRODUCTS),
     OperationCase("attend_rows", lambda b: graph.attend_rows(*_qkv(b), scale=0.125, window=4), PRODUCTS, (), "window"),
+    OperationCase("relate", _relate, PRODUCTS),
     *(
         OperationCase("glu", lambda b, a=a: graph.glu(b.value(96), b.value(96), a), variant=a)  # type: ignore[misc]
         for a in ("silu", "gelu", "gelu_tanh", "relu")

@@ -218,7 +218,10 @@ class Checkpoint:
         values = {key: value for key, _, value in entries}
         n_rot = values.get("rope.dimension_count", values.get("attention.key_length"))
         if n_rot is None:
-            n_rot = config.integer("hidden_size") // config.integer("num_attention_heads", low=1)
+            n_head = values.get("attention.head_count")
+            if not isinstance(n_head, int) or n_head < 1:  # a list of each layer's, or none
+                n_head = config.integer("num_attention_heads", low=1)
+            n_rot = config.integer("hidden_size") // n_head
         base = values.get("rope.freq_base")
         assert isinstance(n_rot, int)
         if isinstance(base, float) and (factors := llama3_factors(rope_of(config), base, n_rot)) is not None:
