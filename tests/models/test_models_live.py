@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from quire.checkpoints.conversion import convert
 from test_models import Runner, close
-from tiny_checkpoints import CONFIGS, class_of, write_checkpoint
+from tiny_checkpoints import CONFIGS, class_of, config_of, write_checkpoint
 
 torch = pytest.importorskip("torch", reason="needs torch (CI installs torch==2.13.0)")
 transformers = pytest.importorskip("transformers", reason="needs transformers")
 
+from adapted_models import ADAPTED  # noqa: E402
 from oracle_models import Oracle, no_inputs, oracle_of  # noqa: E402
 from siblings import is_theirs  # noqa: E402
 
@@ -26,6 +27,8 @@ def live(name: str, folder: Path) -> Oracle:
         return oracle_of(name)
     kind = getattr(transformers, class_of(name))
     model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    if (adapt := ADAPTED.get(class_of(name))) is not None:
+        adapt(model, config_of(name))
     return Oracle(model, no_inputs, {})
 
 
