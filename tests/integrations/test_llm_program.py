@@ -67,6 +67,7 @@ def test_options_tools_and_forms() -> None:
     assert model.prompt(CAPITAL, stop=" Paris", **GREEDY).text() == "The capital of France is"
     fields = {name for name, value in SamplingParams().__dict__.items() if isinstance(value, bool | int | float | None)}
     left_out = {"n", "logprobs", "prompt_logprobs", "processed_logprobs", "allowed_token_ids", "structured_outputs"}
+    left_out |= {"adapter", "control_vectors"}  # names of what a server has loaded
     assert fields - left_out <= set(plugin.QuireModel.Options.model_fields)
     with pytest.raises(RequestError, match="temperature"):
         model.prompt(CAPITAL, **{**GREEDY, "temperature": -1.0}).text()
