@@ -13,6 +13,8 @@ ARCHES = ("jais2",)
 
 
 class Jais2(LayerNormDecoder):
+    attention: type[Attention] = Attention
+
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab, eps=EPS)
         rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
@@ -20,7 +22,7 @@ class Jais2(LayerNormDecoder):
             Block(
                 config,
                 block,
-                Attention(config, block, i, rotation),
+                self.attention(config, block, i, rotation),
                 MLP(block, config.dim, config.ffn_dim, relu_squared),
             )
             for i, block in enumerate(weights.blocks(config.n_layer))

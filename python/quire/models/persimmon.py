@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .._native.graph import relu_squared
 from ..checkpoints.mapping import Checkpoint, f32, only_with, tensor, u32
-from ..nn import MLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
+from ..nn import RopeSpec, Step, Tensor, Weights
 from . import classic
 from .base import DenseConfig
-from .classic import CLASSIC_KEYS, EPS, Block, LayerNormDecoder, in_order, n_rotated
+from .classic import CLASSIC_KEYS, in_order, n_rotated
+from .jais2 import Jais2
 
 ARCHES = ("persimmon",)
 
@@ -31,20 +31,8 @@ class Attention(classic.Attention):
         return self.o(step.attend(self.layer, q, k, self.v(x).heads(self.n_kv_head), scale=self.scale))
 
 
-class Persimmon(LayerNormDecoder):
-    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
-        config = DenseConfig.read(keys, n_vocab, eps=EPS)
-        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
-        blocks = [
-            Block(
-                config,
-                block,
-                Attention(config, block, i, rotation),
-                MLP(block, config.dim, config.ffn_dim, relu_squared),
-            )
-            for i, block in enumerate(weights.blocks(config.n_layer))
-        ]
-        super().__init__(config, weights, blocks)
+class Persimmon(Jais2):
+    attention = Attention
 
 
 MODEL = Persimmon

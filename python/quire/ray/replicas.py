@@ -14,7 +14,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from ..errors import LoadError
-from ..routing.requests import Bodies, disconnected, error_body, hashes_of, is_repeatable, refuse
+from ..routing.requests import Bodies, error_body, hashes_of, is_repeatable, refuse, until_gone
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -119,19 +119,7 @@ class RayFront:
         elif scope["type"] == "http":
             async with self._bodies.read(receive, send) as body:
                 if body is not None:
-                    await self._until_gone(scope, body, receive, send)
-
-    async def _until_gone(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        answering = asyncio.ensure_future(self._pass_on(scope, body, send))
-        gone = asyncio.ensure_future(disconnected(receive))
-        try:
-            await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
-                answering.result()
-        finally:
-            answering.cancel()  # cancels the request at the replica
-            gone.cancel()
-            await asyncio.gather(answering, gone, return_exceptions=True)
+                    await until_gone(self._pass_on(scope, body, send), receive)
 
     async def _pass_on(self, scope: Scope, body: bytes, send: Send) -> None:
         hashes = await hashes_of(scope, dict(scope["headers"]), body)

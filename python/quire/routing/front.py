@@ -15,7 +15,7 @@ from ..server.failures import says_shutting_down
 from ..server.origins import host_of
 from .policy import Policy
 from .replicas import HttpReplica, watch
-from .requests import Bodies, disconnected, error_body, hashes_of, is_repeatable, refuse, reply
+from .requests import Bodies, error_body, hashes_of, is_repeatable, refuse, reply, until_gone
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -161,18 +161,11 @@ class Front:
         self._policy.index.add(replica, hashes)
         replica.n_active += 1
         unread = _Unread(replica, len(hashes) - matched)
-        gone = asyncio.ensure_future(disconnected(receive))
-        answering = asyncio.ensure_future(self._relay(replica, request, send, unread))
         try:
-            await asyncio.wait({gone, answering}, return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
-                answering.result()
+            await until_gone(self._relay(replica, request, send, unread), receive)
         finally:
             replica.n_active -= 1
             unread.end()
-            gone.cancel()
-            answering.cancel()  # closes the connection, which cancels the request at the replica
-            await asyncio.gather(gone, answering, return_exceptions=True)
 
     async def _relay(self, replica: HttpReplica, request: httpx.Request, send: Send, unread: _Unread) -> None:
         lost = replica.lost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .prefixes import prefix_hashes
@@ -13,7 +13,7 @@ from .prefixes import prefix_hashes
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-__all__ = ["Bodies", "disconnected", "error_body", "hashes_of", "is_repeatable", "refuse", "reply"]
+__all__ = ["Bodies", "error_body", "hashes_of", "is_repeatable", "refuse", "reply", "until_gone"]
 
 MOST_BODY_BYTES = 64 << 20
 MOST_HELD_BYTES = 1 << 30  # bodies of all requests
@@ -88,10 +88,22 @@ def is_repeatable(scope: Scope) -> bool:
     )
 
 
-async def disconnected(receive: Receive) -> None:
-    """Wait until the client leaves."""
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def until_gone(work: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Await ``work``; cancel it if the client leaves before its end, which cancels the request at the replica."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
 
 
 async def refuse(send: Send, status: int, code: str, message: str, retry_after_s: int | None = None) -> None:

@@ -225,11 +225,18 @@ def _tensors(model: Fields) -> Mapping[str, str | Source]:
     if vision.flag("standardize", False):
         table |= {f"v.{name}": f"vision_tower.{name}" for name in ("std_bias", "std_scale")}
     table |= {f"v.blk.{{i}}.{ours}": f"{_LAYER}.{theirs}" for ours, theirs in _NORMS.items()}
-    for ours, theirs in _LINEARS.items():
-        table[f"v.blk.{{i}}.{ours}.weight"] = f"{_LAYER}.{theirs}.linear.weight"
-        if vision.flag("use_clipped_linears", False):
-            for limit in ("input_min", "input_max", "output_min", "output_max"):
-                table[f"v.blk.{{i}}.{ours}.{limit}"] = tensor(f"{_LAYER}.{theirs}.{limit}", change=as_vector)
+    return table | clipped_linears("v", _LAYER, _LINEARS, has_limits=vision.flag("use_clipped_linears", False))
+
+
+def clipped_linears(
+    prefix: str, layer: str, linears: Mapping[str, str], *, has_limits: bool
+) -> dict[str, str | Source]:
+    """Return the tensors of a layer's matrices, by both names, with the limits of their inputs and outputs."""
+    table: dict[str, str | Source] = {}
+    for ours, theirs in linears.items():
+        table[f"{prefix}.blk.{{i}}.{ours}.weight"] = f"{layer}.{theirs}.linear.weight"
+        for limit in ("input_min", "input_max", "output_min", "output_max") if has_limits else ():
+            table[f"{prefix}.blk.{{i}}.{ours}.{limit}"] = tensor(f"{layer}.{theirs}.{limit}", change=as_vector)
     return table
 
 

@@ -23,7 +23,7 @@ from ...media.pixels import Floats
 from ...nn import Keys, Linear, Step, Tensor, Weights, activate, unit_norm
 from .base import MediaModel, RunStage, Stage
 from .checkpoint import MediaCheckpoint
-from .gemma4 import ClippedLinear, as_vector, text_width
+from .gemma4 import ClippedLinear, clipped_linears, text_width
 from .qwen3a import squares_under
 
 LONGEST = 480_000  # samples that are encoded together: 30 seconds
@@ -282,12 +282,7 @@ def _tensors(model: Fields) -> Mapping[str, str | Source]:
         part = f"audio_tower.subsample_conv_projection.layer{i}"
         table |= {f"a.conv1d.{i}": f"{part}.conv", f"a.conv1d.{i}.norm": f"{part}.norm"}
     table |= {f"a.blk.{{i}}.{ours}": f"{_LAYER}.{theirs}" for ours, theirs in _OTHERS.items()}
-    for ours, theirs in _LINEARS.items():
-        table[f"a.blk.{{i}}.{ours}.weight"] = f"{_LAYER}.{theirs}.linear.weight"
-        if config.flag("use_clipped_linears", True):
-            for limit in ("input_min", "input_max", "output_min", "output_max"):
-                table[f"a.blk.{{i}}.{ours}.{limit}"] = tensor(f"{_LAYER}.{theirs}.{limit}", change=as_vector)
-    return table
+    return table | clipped_linears("a", _LAYER, _LINEARS, has_limits=config.flag("use_clipped_linears", True))
 
 
 HF = {
