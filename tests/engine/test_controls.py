@@ -145,3 +145,83 @@ def test_pause_holds_requests_until_resume(llm: LLM, mode: str, expected: list[t
     rest.join()
     assert answers == [expected[0]]
     assert (len(tokens) == 150) or mode == "abort"
+
+
+def endless(llm: LLM) -> tuple[threading.Thread, list[str]]:
+    """Begin an answer that only the context ends, and wait for its first token; return how it ends."""
+    ended: list[str] = []
+    running = llm.stream([1], max_tokens=100_000, temperature=0, ignore_eos=True)
+    next(running)
+
+    def read() -> None:
+        try:
+            ended.extend(piece.finish_reason or "" for piece in running)
+        except RequestError as error:
+            ended.append(str(error))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    return thread, ended
+
+
+@pytest.fixture
+def slow(folders: list[Path]) -> Iterator[LLM]:
+    """A model whose answers take long enough to be interrupted."""
+
+    def processor(token_ids: object, logits: np.ndarray[tuple[int], np.dtype[np.float32]]) -> object:
+        pace.wait(0.02)
+        return logits
+
+    pace = threading.Event()
+    with LLM(folders[0], **{**SIZES, "n_ctx": 4096}) as model:  # type: ignore[arg-type]
+        stream = model.stream
+        model.stream = lambda *a, **k: stream(*a, logits_processors=[processor], **k)  # type: ignore[method-assign]
+        yield model
+        pace.set()
+
+
+def test_resume_ends_a_pause_that_waits(slow: LLM) -> None:
+    thread, ended = endless(slow)
+    refused: list[RequestError] = []
+
+    def pause() -> None:
+        try:
+            slow.pause("wait")
+        except RequestError as error:
+            refused.append(error)
+
+    pausing = threading.Thread(target=pause)
+    pausing.start()
+    while not slow.is_paused:
+        pausing.join(0.01)
+    slow.resume()
+    pausing.join(60)
+    assert not pausing.is_alive()
+    assert "resume" in str(refused[0])
+    assert not slow.is_paused
+    assert thread.is_alive()  # it goes on
+    slow.pause("abort")
+    thread.join(60)
+    assert ended[-1] == "cancelled"
+
+
+def test_sleep_tells_requests_in_flight_why_they_end(slow: LLM) -> None:
+    thread, ended = endless(slow)
+    slow.sleep()
+    thread.join(60)
+    assert "put to sleep" in ended[-1]
+
+
+def test_sleep_can_wait_for_requests_in_flight(llm: LLM, expected: list[tuple[list[int], list[float]]]) -> None:
+    running = llm.stream(PROMPT, max_tokens=100, temperature=0, ignore_eos=True)
+    tokens = list(next(running).token_ids)
+    rest = threading.Thread(target=lambda: tokens.extend(t for piece in running for t in piece.token_ids))
+    rest.start()
+    llm.sleep(mode="wait")
+    rest.join(60)
+    assert len(tokens) == 100
+    assert (llm.is_sleeping, llm.is_paused) == (True, False)
+    llm.wake_up()
+    assert answer(llm) == expected[0]
+    with pytest.raises(RequestError, match="mode 'never'"):
+        llm.sleep(mode="never")  # type: ignore[arg-type]

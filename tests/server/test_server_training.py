@@ -5,8 +5,11 @@ Oracle: a model opened with the same weights.
 
 from __future__ import annotations
 
+import os
 import queue
+import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +90,11 @@ def test_pause_sleep_and_new_weights(weights: Path, tmp_path: Path) -> None:
         assert (answer["error"]["code"], answer["error"]["param"]) == ("weights_not_loaded", "path")
         assert said(client) == expected[1]
         made(client, "/pause?mode=x", 400)
+        made(client, "/sleep?mode=keep", 400)
+        for route in ("/pause", "/resume", "/sleep", "/wake_up", "/reset_prefix_cache"):
+            assert made(client, f"{route}?model=other", 404).json()["error"]["code"] == "model_not_found"
+        made(client, "/update_weights", 404, path="a", model="other")
+        assert client.get("/is_paused").json() == {"is_paused": False}
         made(client, "/wake_up?tags=x", 400)
         made(client, "/reset_prefix_cache")
         made(client, "/update_weights", path="a")
@@ -101,7 +109,75 @@ def test_the_state_is_told_while_a_pause_waits() -> None:
     try:
         worker._controlling.submit("", 0, done.wait)  # as a pause for requests in flight
         worker.handle(Ask(7, "control", {"verb": "state", "values": {}}))
-        assert told.get(timeout=30) == Answer(7, {"is_paused": False, "is_sleeping": False})
+        assert told.get(timeout=60) == Answer(7, {"is_paused": False, "is_sleeping": False, "asleep": []})
     finally:
         done.set()
         worker.close()
+
+
+def begun(client: httpx.Client) -> tuple[threading.Thread, list[str]]:
+    """Begin a long answer and wait for its first token; return how it ends."""
+    lines: list[str] = []
+    began = threading.Event()
+
+    def read() -> None:
+        body = {"prompt": "Once", "max_tokens": 30_000, "ignore_eos": True, "temperature": 0, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as answer:
+            for line in answer.iter_lines():
+                lines.append(line)
+                began.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert began.wait(60)
+    return thread, lines
+
+
+def test_sleep_and_resume_do_not_wait_for_requests_in_flight(tmp_path: Path) -> None:
+    with served(tmp_path, ["--training-routes", "--n-ctx", "32768"]) as server, server.client() as client:
+        thread, lines = begun(client)
+        answers: list[httpx.Response] = []
+        pausing = threading.Thread(target=lambda: answers.append(client.post("/pause?mode=wait")))
+        pausing.start()
+        while not client.get("/is_paused").json()["is_paused"]:
+            pausing.join(0.02)
+        made(client, "/resume")
+        pausing.join(60)
+        assert (answers[0].status_code, answers[0].json()["error"]["code"]) == (409, "pause_ended")
+        assert thread.is_alive()
+        made(client, "/sleep")
+        thread.join(60)
+        assert "model_sleeping" in "".join(lines[-3:])
+        made(client, "/wake_up")
+        thread, lines = begun(client)
+        made(client, "/pause")
+        thread.join(60)
+        assert "request_aborted" in "".join(lines[-3:])
+
+
+def test_a_model_whose_worker_dies_stays_paused_and_asleep(tmp_path: Path) -> None:
+    with served(tmp_path, ["--training-routes"]) as server, server.client() as client:
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        if not children.exists():
+            pytest.skip("this system does not tell a process' children")
+
+        def kill() -> None:
+            before = children.read_text()
+            os.kill(int(before), signal.SIGKILL)
+            while children.read_text() in (before, "") or client.get("/health").status_code != 200:
+                assert server.process.poll() is None
+                time.sleep(0.02)
+
+        made(client, "/pause?mode=wait")
+        kill()
+        assert client.get("/is_paused").json() == {"is_paused": True}
+        made(client, "/sleep")
+        made(client, "/wake_up?tags=weights")
+        kill()
+        assert client.get("/is_sleeping").json() == {"is_sleeping": True}
+        assert made(client, "/v1/completions", 503, **BODY).json()["error"]["code"] == "model_sleeping"
+        made(client, "/wake_up?tags=kv_cache")
+        assert client.get("/is_sleeping").json() == {"is_sleeping": False}
+        assert client.get("/is_paused").json() == {"is_paused": True}
+        made(client, "/resume")
+        assert said(client)

@@ -42,6 +42,9 @@ class FakeEngine(Streams):
         self.info = INFO
         self.beat: Beat | None = None
 
+    def keep_controls(self, paused: bool, asleep: list[str]) -> None:
+        pass
+
     def keep_adapters(self, info: Mapping[str, Any], kept: list[tuple[str, str, float]]) -> None:
         self.info = msgspec.structs.replace(self.info, **info)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from .controls import PauseMode, SleepTag, Weights
+from .controls import PauseMode, SleepMode, SleepTag, Weights
 from .core import LLMCore
 from .sessions import SessionsCore
 
@@ -21,20 +21,24 @@ class ControlledCore(SessionsCore):
         Args:
             mode: What happens to requests in flight: ``"keep"`` freezes them, ``"wait"`` lets them end first, and
                 ``"abort"`` ends them as cancelled.
+
+        Raises:
+            RequestError: ``resume`` was called before the requests in flight had ended.
         """
         self._pause_all(mode)
 
     def resume(self) -> None:
-        """Go on after ``pause``."""
+        """Go on after ``pause``, even if it is still waiting for requests in flight."""
         self._resume_all()
 
-    def sleep(self, level: int = 1) -> None:
-        """Free the memory of weights and cache; requests fail until ``wake_up``.  Those in flight fail, too.
+    def sleep(self, level: int = 1, mode: SleepMode = "abort") -> None:
+        """Free the memory of weights and cache; requests fail until ``wake_up``.
 
         Args:
             level: 1 or 2, as in vLLM.  Both free everything: weights are read from their file again.
+            mode: What happens to requests in flight: ``"abort"`` fails them, and ``"wait"`` lets them end first.
         """
-        self._sleep(level)
+        self._sleep(level, mode)
 
     def wake_up(self, tags: SleepTag | Collection[SleepTag] | None = None) -> None:
         """Load the model again after ``sleep``.
@@ -80,9 +84,9 @@ class AsyncControls(LLMCore):
         """Go on after ``pause``."""
         await asyncio.to_thread(self._resume_all)
 
-    async def sleep(self, level: int = 1) -> None:
+    async def sleep(self, level: int = 1, mode: SleepMode = "abort") -> None:
         """Free the memory of weights and cache; see ``LLM.sleep``."""
-        await asyncio.to_thread(self._sleep, level)
+        await asyncio.to_thread(self._sleep, level, mode)
 
     async def wake_up(self, tags: SleepTag | Collection[SleepTag] | None = None) -> None:
         """Load the model again after ``sleep``; see ``LLM.wake_up``."""

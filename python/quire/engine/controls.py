@@ -25,23 +25,30 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .requests.prompts import Prompts
 
-__all__ = ["ControlState", "ModelControls", "PauseMode", "SleepTag", "Weights"]
+__all__ = ["ControlState", "ModelControls", "PauseMode", "SleepMode", "SleepTag", "Weights"]
 
 PauseMode: TypeAlias = Literal["keep", "wait", "abort"]
 SleepTag: TypeAlias = Literal["weights", "kv_cache"]
 Weights: TypeAlias = "str | os.PathLike[str] | NewTensors"
 """A checkpoint folder or file, or tensors by the names of the checkpoint that the model was opened from."""
-_ASLEEP = "the model sleeps: call wake_up"
+SleepMode: TypeAlias = Literal["abort", "wait"]
+_ASLEEP = "[asleep] the model sleeps: call wake_up"
+_PUT_TO_SLEEP = "[asleep] the model was put to sleep before the answer was complete"
+_NEW_WEIGHTS = "[new weights] the model got new weights before the answer was complete"
 
 
 @dataclass(eq=False)
 class ControlState:
-    """The state that all front ends of a model share."""
+    """The state that all front ends of a model share.
+
+    ``pause`` identifies the current pause, None if there is none.  It is ``settled`` once nothing is computed any more.
+    """
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     source: Path | None = None  # the weights in place of those that the model was opened with
     drop_folder: weakref.finalize[..., ControlState] | None = None  # removes ``source`` if it was made of tensors
-    paused: bool = False
+    pause: object | None = None
+    settled: bool = False
     asleep: set[str] = field(default_factory=set)
     adapters: list[AdapterInfo] = field(default_factory=list)
 
@@ -62,7 +69,7 @@ class ModelControls:
     @property
     def is_paused(self) -> bool:
         """True from ``pause`` to ``resume``."""
-        return self._controls.paused
+        return self._controls.pause is not None
 
     @property
     def is_sleeping(self) -> bool:
@@ -74,35 +81,52 @@ class ModelControls:
             raise RequestError(f"[pause] mode {mode!r:.40} is unknown: expected keep, wait or abort")
         state, engine = self._controls, self._engine
         with state.lock:
-            if state.paused or state.asleep:
+            if state.settled or state.asleep:
                 return
-            engine.hold()
-            state.paused = True
+            if state.pause is None:
+                engine.hold()
+                state.pause = object()
+            pause = state.pause
             if mode == "abort":
                 engine.cancel_all()
-            if mode != "keep":
-                engine.wait_until_idle()
+        if mode != "keep":
+            engine.wait_until_idle()  # without the lock, so that resume() and sleep() need not wait
+        with state.lock:
+            if state.pause is not pause:
+                raise RequestError("[pause] resume() ended the pause before the requests in flight had ended")
             if not engine.closed:
                 engine.freeze(frozen=True)
+            state.settled = True
 
     def _resume_all(self) -> None:
         with self._controls.lock:
-            if not self._controls.paused:
+            if self._controls.pause is None:
                 return
             if self._controls.asleep:
-                raise RequestError(f"[resume] {_ASLEEP}")
-            self._engine.freeze(frozen=False)
-            self._engine.release()
-            self._controls.paused = False
+                raise RequestError(_ASLEEP)
+            self._end_pause()
 
-    def _sleep(self, level: int) -> None:
+    def _end_pause(self) -> None:
+        self._controls.pause, self._controls.settled = None, False
+        if not self._engine.closed:
+            self._engine.freeze(frozen=False)
+        self._engine.release()
+
+    def _sleep(self, level: int, mode: SleepMode = "abort") -> None:
         if level not in (1, 2):
             raise RequestError(f"[sleep] level {level!r:.40} is unknown: expected 1 or 2")
-        with self._controls.lock:
-            if not self._controls.asleep:
+        if mode not in ("abort", "wait"):
+            raise RequestError(f"[sleep] mode {mode!r:.40} is unknown: expected abort or wait")
+        state, was_paused = self._controls, self.is_paused
+        if mode == "wait":
+            self._pause_all("wait")
+        with state.lock:
+            if not state.asleep:
                 self._require_open()
-                self._shut()
-            self._controls.asleep = {"weights", "kv_cache"}
+                self._shut(_ASLEEP, _PUT_TO_SLEEP)
+            state.asleep = {"weights", "kv_cache"}
+            if mode == "wait" and not was_paused:
+                self._end_pause()
 
     def _wake_up(self, tags: SleepTag | Collection[SleepTag] | None) -> None:
         state = self._controls
@@ -139,7 +163,7 @@ class ModelControls:
                     raise
             before = state.source
             if not state.asleep:
-                self._shut()
+                self._shut("[new weights] the model is loading new weights", _NEW_WEIGHTS)
                 try:
                     self._open(source)
                 except QuireError:
@@ -160,11 +184,11 @@ class ModelControls:
         if not self._close_engine.alive:
             raise RequestError("[engine] the engine is closed")
 
-    def _shut(self) -> None:
-        """Free the weights and the cache.  Requests in flight fail."""
+    def _shut(self, because: str, interruption: str) -> None:
+        """Free the weights and the cache; see ``Engine.close``."""
         if self._engine.adapters is not None:
             self._controls.adapters = self._engine.adapters.infos
-        self._engine.close(_ASLEEP)
+        self._engine.close(because, interruption)
 
     def _open(self, source: Path | None) -> None:
         """Open the weights.  LoadError for those of another model."""
@@ -181,8 +205,9 @@ class ModelControls:
             for info in self._controls.adapters:
                 if info.name not in known:
                     opened.adapters.add(info.path, info.name, info.scale)
-        if self._controls.paused:
+        if self._controls.pause is not None:
             self._engine.freeze(frozen=True)
+            self._controls.settled = True
 
     def _reset_prefix_cache(self) -> None:
         with self._controls.lock:

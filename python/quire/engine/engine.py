@@ -8,18 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from .._native import engine as native
-from ..errors import (
-    CapacityError,
-    DeviceError,
-    InternalError,
-    LoadError,
-    QuireError,
-    RequestError,
-    ShapeError,
-    UnsupportedError,
-)
+from ..errors import CapacityError, QuireError, RequestError, UnsupportedError
 from ..params.sampling import PARAMETERS
 from .adapters import NO_LIBRARY
+from .failures import Failure, item_of
 from .masks import MaskThreads
 
 if TYPE_CHECKING:
@@ -86,18 +78,6 @@ class EngineRequest:
         return 1 if self.params is None else self.params.n
 
 
-@dataclass(frozen=True)
-class Failure:
-    """The last item delivered for a request that failed."""
-
-    request_id: int
-    error: QuireError
-
-
-_KINDS: dict[str, type[QuireError]] = {
-    kind.__name__: kind
-    for kind in (LoadError, ShapeError, UnsupportedError, CapacityError, RequestError, InternalError, DeviceError)
-}
 Deliver = Callable[[Sequence["Event | Failure"]], None]
 
 
@@ -144,6 +124,7 @@ class Engine:
         self._ended = threading.Condition(self._lock)  # a request has ended
         self._waiting: dict[int, _Waiting] = {}
         self._held: set[int] | None = None  # requests that wait for release(); None: none does
+        self._frozen = False
         self._n_decoders = 0
         self._guided: dict[int, int] = {}  # ids of requests by those of their shadows
         self.device_lost = threading.Event()
@@ -155,7 +136,7 @@ class Engine:
         self.adapters = adapters
         self._masks = MaskThreads(self._n_vocab, self._fail)
         self._n_decoders += 1
-        self._closed_because = "the engine is closed"
+        self._closed_because, self._interruption = "[engine] the engine is closed", ""
         self._decoder: Decoder | None = decoder
         self._thread = threading.Thread(target=self._dispatch, args=(decoder,), name="quire-dispatch", daemon=True)
         self._thread.start()
@@ -292,6 +273,9 @@ class Engine:
         with self._lock:
             decoder = self._open_decoder()
         decoder.freeze(frozen)
+        with self._lock:
+            self._frozen = frozen
+            self._ended.notify_all()
 
     def forget_prefixes(self) -> None:
         """Let no later request find what is cached."""
@@ -320,11 +304,16 @@ class Engine:
             for request_id in held.intersection(self._waiting):
                 if self._decoder is not None:
                     self._decoder.resume(request_id)
+            self._ended.notify_all()
 
     def wait_until_idle(self) -> None:
-        """Wait until all requests but the held ones have ended."""
+        """Wait until all requests but the held ones have ended; stop at ``release`` or ``freeze``."""
+
+        def stops() -> bool:
+            return self._held is None or self._frozen or not self._waiting.keys() - self._held
+
         with self._ended:
-            self._ended.wait_for(lambda: not self._waiting.keys() - (self._held or set()))
+            self._ended.wait_for(stops)
 
     def cancel_all(self) -> None:
         """End all requests early, but not the held ones."""
@@ -333,11 +322,15 @@ class Engine:
                 if self._decoder is not None:
                     self._decoder.cancel(request_id)
 
-    def close(self, because: str = "the engine is closed") -> None:
-        """Stop and free the decoder; in-flight requests fail, and so do later ones, with this reason."""
+    def close(self, because: str = "[engine] the engine is closed", interruption: str = "") -> None:
+        """Stop and free the decoder; later requests fail for this reason.
+
+        Those in flight end as cancelled, or fail because of the ``interruption``.
+        """
         with self._lock:
             decoder, self._decoder = self._decoder, None
-            self._closed_because = because
+            self._closed_because, self._frozen = because, False
+            self._interruption = interruption or self._interruption
         if decoder is None:
             return
         decoder.close()
@@ -353,7 +346,7 @@ class Engine:
 
     def _open_decoder(self) -> Decoder:
         if self._decoder is None:
-            raise RequestError(f"[engine] {self._closed_because}")
+            raise RequestError(self._closed_because)
         return self._decoder
 
     def _dispatch(self, decoder: Decoder) -> None:
@@ -366,6 +359,7 @@ class Engine:
                     break
         except QuireError as failed:
             error = failed
+        error = RequestError(self._interruption) if self._interruption else error
         with self._lock:
             left, self._waiting = self._waiting, {}
             self._held = None if self._held is None else set()
@@ -380,7 +374,7 @@ class Engine:
             if event.kind == "logits":
                 rows.append(event)
             else:
-                by_request.setdefault(event.request_id, []).append(_item(event))
+                by_request.setdefault(event.request_id, []).append(item_of(event, self._interruption))
                 if event.error_kind == "DeviceError":
                     self.device_lost.set()
         for request_id, items in by_request.items():
@@ -482,13 +476,6 @@ class Engine:
         if decoder is not None:
             decoder.cancel(request_id)
         _deliver(waiting, items)
-
-
-def _item(event: Event) -> Event | Failure:
-    if event.kind != "error":
-        return event
-    assert event.error_kind is not None
-    return Failure(event.request_id, _KINDS[event.error_kind](event.error))
 
 
 def _deliver(waiting: _Waiting, items: Sequence[Event | Failure]) -> bool:

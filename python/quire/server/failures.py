@@ -113,6 +113,12 @@ _STATUS = {
     "DeviceError": (503, "device_lost"),
     "Lost": (503, "worker_lost"),
 }
+# Errors that are of no request, by the place that their message begins with.
+_PLACES = {
+    "[asleep": (503, "model_sleeping"),
+    "[pause": (409, "pause_ended"),
+    "[new weights": (503, "model_not_ready"),
+}
 
 
 def api_error(kind: str, message: str, retry_after_s: int | None = None) -> ApiError:
@@ -122,7 +128,7 @@ def api_error(kind: str, message: str, retry_after_s: int | None = None) -> ApiE
     if context is not None and prompt is not None:
         details = {"n_prompt_tokens": int(prompt[1]), "n_ctx": int(context[1])}
         return ApiError(400, "context_length_exceeded", message, details=details)
-    status, code = _STATUS.get(kind, (500, "internal_error"))
+    status, code = _PLACES.get(message.partition("]")[0]) or _STATUS.get(kind, (500, "internal_error"))
     param = None
     if status == 400 and (place := message[1:].partition("]")[0]) in _WHOLE_FIELDS:
         param = place

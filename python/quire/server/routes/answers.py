@@ -156,8 +156,8 @@ class ResponseStream:
 
     def _finished(self, end: Finished) -> None:
         if end.reason == "cancelled":
-            text = "the server shut down before the answer was complete"
-            raise ApiError(503, "shutting_down", text, retry_after_s=1)
+            text = "the request was aborted: the model was paused before the answer was complete"
+            raise ApiError(503, "request_aborted", text, retry_after_s=1)
         self.ends[end.choice] = end
         n_new = end.n_generated_tokens + (end.n_prompt_tokens if end.choice == 0 else 0)
         self.context.ticket.charge(n_new)

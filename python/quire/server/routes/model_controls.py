@@ -47,8 +47,9 @@ async def is_paused(context: RequestContext[None]) -> Reply:
 
 
 async def sleep(context: RequestContext[None]) -> Reply:
-    """Free the memory of weights and cache: ``?level=1|2``."""
-    await _control(context, "sleep", level=int(_one(context, "level", "1", ("1", "2"))))
+    """Free the memory of weights and cache: ``?level=1|2``, ``?mode=abort|wait`` for requests in flight."""
+    mode = _one(context, "mode", "abort", ("abort", "wait"))
+    await _control(context, "sleep", level=int(_one(context, "level", "1", ("1", "2"))), mode=mode)
     return Reply(b"")
 
 
@@ -111,6 +112,9 @@ async def _control(context: RequestContext[Any], verb: str, **values: Any) -> di
         raise ApiError(403, "not_allowed", text)
     named = context.body.model if isinstance(context.body, WeightsBody) else context.query().get("model", [None])[-1]
     model = await service.find(named)
+    if named is not None and model != service.exactly(named):  # the only model answers to any name otherwise
+        known = ", ".join(service.names[:20])
+        raise ApiError(404, "model_not_found", f"no such model: {named!r:.80} (available: {known})", "model")
     engine = await context.closing.enter_async_context(service.pinned(model, context.caller))
     try:
         state: dict[str, Any] = await context.ask(engine, Ask(0, "control", {"verb": verb, "values": values}))
@@ -120,5 +124,10 @@ async def _control(context: RequestContext[Any], verb: str, **values: Any) -> di
         raise ApiError(400, "weights_not_loaded", error.message, "path") from None
     if verb == "update_weights":
         engine.reload_from(values["path"])
-    (service.sleeping.add if state["is_sleeping"] else service.sleeping.discard)(model)
+    if state["is_sleeping"]:
+        service.sleeping[model] = tuple(state["asleep"])
+    else:
+        service.sleeping.pop(model, None)
+    (service.paused.add if state["is_paused"] else service.paused.discard)(model)
+    engine.keep_controls(state["is_paused"], state["asleep"])
     return {**state, "name": model}

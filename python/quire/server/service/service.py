@@ -63,14 +63,16 @@ async def _no_application(path: str, body: bytes, caller: Caller, in_batch: bool
     raise AssertionError("build_app has not run")
 
 
-class KeptAdapters(NamedTuple):
-    """A model's adapters as clients have left them: the scales of fixed ones, or ``Open.adapters``."""
+class Kept(NamedTuple):
+    """A model's state as clients have left it: the scales of fixed adapters, and fields of ``Open``."""
 
     scales: Sequence[float] | None = None
     adapters: list[tuple[str, str, float]] | None = None
+    paused: bool = False
+    asleep: tuple[str, ...] = ()
 
 
-_NONE_KEPT = KeptAdapters()
+_NONE_KEPT = Kept()
 
 
 class Service:
@@ -107,7 +109,8 @@ class Service:
         self.approvals = Approvals()
         self.post: Post = _no_application
         self.weights: dict[str, str] = {}  # files of models whose weights were changed, by name
-        self.sleeping: set[str] = set()
+        self.paused: set[str] = set()
+        self.sleeping: dict[str, tuple[str, ...]] = {}  # parts that sleep, by model name
         self.sessions, self.slots = SessionStore(), Slots()
         saved = settings.slot_save_path
         self.saved_histories = None if saved is None else SavedHistories(Path(saved))
@@ -162,9 +165,10 @@ class Service:
         """Return the model that has an adapter of that name, if one is or was loaded."""
         return next((name for name, info in self._infos().items() if adapter in info.loras), None)
 
-    def kept(self, name: str) -> KeptAdapters:
-        """Return a model's adapters as clients have left them, for when it is loaded again."""
-        return KeptAdapters(self.adapter_scales.get(name), self.kept_adapters.get(name))
+    def kept(self, name: str) -> Kept:
+        """Return a model's state as clients have left it, for when it is loaded again."""
+        asleep = self.sleeping.get(name, ())
+        return Kept(self.adapter_scales.get(name), self.kept_adapters.get(name), name in self.paused, asleep)
 
     def _infos(self) -> dict[str, ModelInfo]:
         """Return the infos of all models that are loaded or asleep."""
@@ -299,7 +303,7 @@ def open_service(
         memory_bytes: int | None,
         preset: Preset | None = None,
         n_ctx: int | None = None,
-        kept: KeptAdapters = _NONE_KEPT,
+        kept: Kept = _NONE_KEPT,
     ) -> EngineClient:
         given: dict[str, Any] = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
         sampling, system, template = dict(settings.sampling), settings.system, settings.chat_template
@@ -312,7 +316,10 @@ def open_service(
         if kept.scales is not None:
             adapters = given.get("adapters", config.get("adapters", ()))
             given["adapters"] = tuple((path, scale) for (path, _), scale in zip(adapters, kept.scales, strict=True))
-        opened = Open(file, {**config, **given}, sampling, system, dict(settings.defaults), template, kept.adapters)
+        opened = Open(
+            file, {**config, **given}, sampling, system, dict(settings.defaults), template, kept.adapters,
+            kept.paused, list(kept.asleep),
+        )  # fmt: skip
         first = waiting.pop() if waiting else None
         return WorkerSupervisor(opened, launched=first, batch_delay_s=settings.batch_delay_s)
 
@@ -355,7 +362,7 @@ def open_service(
     return service
 
 
-def _of_one_model(settings: Settings, name: str, make: Callable[[KeptAdapters, str | None], EngineClient]) -> Service:
+def _of_one_model(settings: Settings, name: str, make: Callable[[Kept, str | None], EngineClient]) -> Service:
     begun = [make(_NONE_KEPT, None)]
 
     def opened() -> EngineClient:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...engine.controls import ModelControls
+if TYPE_CHECKING:
+    from ...engine.controls import ModelControls
+    from .protocol import Open
 
-__all__ = ["control"]
+__all__ = ["control", "restore_controls"]
+
+
+def restore_controls(model: ModelControls, opened: Open) -> None:
+    """Pause a model and put it to sleep, as the worker before was."""
+    if opened.paused:
+        model._pause_all("keep")
+    if opened.asleep:
+        model._sleep(1)
+        model._controls.asleep = set(opened.asleep)
 
 
 def control(model: ModelControls, verb: str, values: dict[str, Any]) -> object:
@@ -18,11 +29,12 @@ def control(model: ModelControls, verb: str, values: dict[str, Any]) -> object:
     elif verb == "resume":
         model._resume_all()
     elif verb == "sleep":
-        model._sleep(values["level"])
+        model._sleep(values["level"], values["mode"])
     elif verb == "wake_up":
         model._wake_up(values["tags"])
     elif verb == "update_weights":
         model._update_weights(values["path"])
     elif verb == "reset_prefix_cache":
         model._reset_prefix_cache()
-    return {"is_paused": model.is_paused, "is_sleeping": model.is_sleeping}
+    asleep = sorted(model._controls.asleep)
+    return {"is_paused": model.is_paused, "is_sleeping": model.is_sleeping, "asleep": asleep}

@@ -76,6 +76,9 @@ class EngineClient(Protocol):
     def keep_adapters(self, info: Mapping[str, Any], kept: list[tuple[str, str, float]]) -> None:
         """Take note of changed adapters: fields of ``ModelInfo``, and ``Open.adapters`` to load them again."""
 
+    def keep_controls(self, paused: bool, asleep: list[str]) -> None:
+        """Take note of a pause, and of the parts that sleep, for when the model has to be loaded again."""
+
     def submit(self, work: Work) -> Stream:
         """Submit work, whose ``id`` is set here.  ApiError 503 while the engine is unavailable."""
 

@@ -92,8 +92,8 @@ class ModelWorker(LLMBase):
         self._forming = FairPool(1, "quire-form")
         # Encoding an image takes long.  Texts do not wait for it, nor do images that are encoded already.
         self._encoding = FairPool(_ENCODING_THREADS, "quire-encode")
-        # A pause may wait for requests in flight.
-        self._controlling = FairPool(1, "quire-control")
+        # Loading takes long.  Pauses that wait for requests in flight have a thread of their own, so that others end them.
+        self._controlling, self._pausing = FairPool(1, "quire-control"), FairPool(1, "quire-pause")
         shown = self.tokenizer.all_token_bytes()
         shown += [b""] * (self.n_vocab - len(shown))
         self._context = WorkerContext(emit, self._end, self._running.__contains__, self._engine.cancel, shown)
@@ -156,7 +156,7 @@ class ModelWorker(LLMBase):
             hints = message.hints
             pool = self._forming if _has_form(message) else self._preparing
             if isinstance(message, wire.Ask) and message.verb == "control" and message.values["verb"] != "state":
-                pool = self._controlling
+                pool = self._pausing if message.values["values"].get("mode") == "wait" else self._controlling
             if _has_media(message):
                 pool = self._encoding
             pool.submit(hints.key, hints.n_bytes, partial(self._prepare, message))
@@ -169,10 +169,9 @@ class ModelWorker(LLMBase):
 
     def close(self) -> None:
         """Stop the model and free its memory; requests in flight fail."""
-        self._controlling.close()
-        self._encoding.close()
-        self._forming.close()
-        self._preparing.close()
+        self._engine.release()  # ends what waits for requests in flight
+        for pool in (self._pausing, self._controlling, self._encoding, self._forming, self._preparing):
+            pool.close()
         self._close_engine()
 
     def _cancel(self, id_: int) -> None:

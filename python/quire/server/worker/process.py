@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from ...errors import QuireError
 from ...system import connection_of, ignore_stops, lower_priority
+from .controls import restore_controls
 from .model_worker import Emit, ModelWorker
 from .protocol import Failed, Open, Ready
 from .worker_channel import WorkerSide
@@ -39,12 +40,14 @@ def run(connection: socket.socket, make_worker: WorkerMaker = ModelWorker) -> No
         return
     try:
         worker = make_worker(opened, channel.send)
+        ready = Ready(worker.info())
+        restore_controls(worker, opened)
     except (QuireError, OSError, MemoryError) as error:
         kind = type(error).__name__ if isinstance(error, QuireError) else "LoadError"
         channel.send([Failed(0, kind, str(error) or "[loader] out of memory")])
         channel.finish()
         return
-    channel.send([Ready(worker.info()), worker.beat()])
+    channel.send([ready, worker.beat()])
     gc.collect()
     gc.freeze()
     threading.Thread(target=_beat, args=(worker, channel), name="quire-beat", daemon=True).start()

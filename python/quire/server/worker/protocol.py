@@ -61,6 +61,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     system message of chats that begin without one.  ``defaults`` are other defaults for requests: ``seed``,
     ``grammar``, ``pooling``, and fields of ``ChatOptions`` (``chat``).  ``chat_template`` replaces the model's.
     ``adapters``: names, paths and scales of LoRA adapters in place of those in ``config``, as clients have left them.
+    ``paused`` and ``asleep``: begin paused, and with these parts asleep.
     """
 
     path: str | None
@@ -70,6 +71,8 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     defaults: JsonObject = {}
     chat_template: str | None = None
     adapters: list[tuple[str, str, float]] | None = None
+    paused: bool = False
+    asleep: list[str] = []
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):

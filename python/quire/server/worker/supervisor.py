@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec import structs
 from msgspec.structs import replace
 
 from ...errors import DeviceError, LoadError, RequestError, ShapeError, UnsupportedError
@@ -144,6 +143,9 @@ class WorkerSupervisor(Streams):
         self._info = replace(self.info, **info)
         self._opened = replace(self._opened, adapters=kept)
 
+    def keep_controls(self, paused: bool, asleep: list[str]) -> None:
+        self._opened = replace(self._opened, paused=paused, asleep=asleep)
+
     def submit(self, work: Work) -> Stream:
         if self.state is not EngineState.READY or self._worker is None or self._worker.channel is None:
             raise self._away()
@@ -221,7 +223,7 @@ class WorkerSupervisor(Streams):
 
     def reload_from(self, path: str) -> None:
         """Load this file or folder if the worker has to be restarted."""
-        self._opened = structs.replace(self._opened, path=path)
+        self._opened = replace(self._opened, path=path)
 
     def _told(self, launched: Launched, connection: socket.socket) -> _Worker:
         """Send the first message, which names the model, to a new worker."""
