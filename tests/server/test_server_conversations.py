@@ -104,6 +104,11 @@ def test_items_are_listed_added_and_deleted(clients: list[httpx.Client]) -> None
         assert client.get(f"{url}?{query}").status_code == 400
     made(client, url, {"items": [{"type": "message", "role": "nobody", "content": "x"}]}, 400)
     made(client, url, {"items": [{"type": "computer_call"}]}, 400)
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    for wrong in ({"name": 7}, {"name": ""}, {"name": None}, {"call_id": 7}, {"call_id": ["c"]}):
+        error = made(client, url, {"items": [{**call, **wrong}]}, 400)["error"]
+        assert error["param"] == f"input[0].{next(iter(wrong))}"
+        made(client, "/v1/responses", {**ASK, "input": [{**call, **wrong}]}, 400)
     response = made(client, "/v1/responses", {**ASK, "input": "x"})["id"]
     both = {**ASK, "input": "x", "conversation": id_, "previous_response_id": response}
     assert made(client, "/v1/responses", both, 400)["error"]["param"] == "previous_response_id"
@@ -112,6 +117,22 @@ def test_items_are_listed_added_and_deleted(clients: list[httpx.Client]) -> None
     assert other.delete(f"/v1/conversations/{id_}").status_code == 404
     made(other, url, {"items": given}, 404)
     made(other, "/v1/responses", {**ASK, "input": "x", "conversation": id_}, 404)
+
+
+def test_a_response_outlives_its_conversation(clients: list[httpx.Client]) -> None:
+    client, _ = clients
+    id_ = made(client, "/v1/conversations")["id"]
+    body = {"input": "Hello", "conversation": id_, "max_output_tokens": 200, "temperature": 0, "stream": True}
+    with client.stream("POST", "/v1/responses", json=body) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        assert client.delete(f"/v1/conversations/{id_}").json()["deleted"]
+        data = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    assert data[-1]["type"] in ("response.completed", "response.incomplete"), data[-1]
+    response = data[-1]["response"]
+    assert response["output"][0]["content"][0]["text"]
+    assert client.get(f"/v1/responses/{response['id']}").json() == response
+    assert client.get(f"/v1/conversations/{id_}").status_code == 404
 
 
 def test_a_full_disk_adds_no_part_of_a_response(tmp_path: Path) -> None:

@@ -68,7 +68,18 @@ def messages_of(
             item = {**item, "name": names.shown(item["namespace"], item.get("name"))}  # noqa: PLW2901
         if history is None or not _add_mcp(messages, item, f"input[{i}]", history):
             _add(messages, item, f"input[{i}]", left_out)
+        if item.get("type") in _CALLS or item.get("type") in _OUTPUTS:
+            _check_names(item, f"input[{i}]")
     return messages
+
+
+def _check_names(item: dict[str, Any], place: str) -> None:
+    """Refuse a call or a result that no chat template could read; stored, it would block its conversation."""
+    kind = item["type"]
+    if kind in _CALLS and _CALLS[kind][1] is None and (not isinstance(item.get("name"), str) or not item["name"]):
+        raise _refuse(f"{place}.name", f"expected the tool's name, got {brief(item.get('name'))}")
+    if not isinstance(item.get("call_id"), str | None):
+        raise _refuse(f"{place}.call_id", f"expected text, got {brief(item['call_id'])}")
 
 
 def _add_mcp(messages: list[dict[str, Any]], item: dict[str, Any], place: str, history: McpHistory) -> bool:

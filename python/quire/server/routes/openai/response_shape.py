@@ -183,16 +183,19 @@ class ResponseShape:
     async def _complete(self) -> dict[str, Any]:
         """Return the complete response, and store it unless the request forbids it.
 
-        Its conversation gets the input and the output.
+        Its conversation gets the input and the output, unless it was deleted meanwhile.
         """
-        response = self._response(self._status)
-        if (id_ := self._body.conversation_id) is not None:
-            added = [*new_items(self._asked.given), *response["output"]]
-            await stored(self._answer.context, ConversationStore.add, id_, added)
+        context, response = self._answer.context, self._response(self._status)
         if self._body.store:
-            context = self._answer.context
             messages = [*self._asked.messages, *self._added]
             context.service.responses.add(context.caller, self._id, response, messages, self._asked.n_values)
+        if (id_ := self._body.conversation_id) is not None:
+            added = [*new_items(self._asked.given), *response["output"]]
+            try:
+                await stored(context, ConversationStore.add, id_, added)
+            except ApiError as error:
+                if error.code != "conversation_not_found":
+                    raise
         return response
 
     def _as_message(self) -> dict[str, Any]:
