@@ -111,6 +111,7 @@ void bind_specs(py::module_ &m) {
                                                                {"clamped_swiglu", ExpertUnit::clamped_swiglu},
                                                                {"clipped", ExpertUnit::clipped},
                                                                {"clamped", ExpertUnit::clamped},
+                                                               {"tanh_capped", ExpertUnit::tanh_capped},
                                                                {"ungated", ExpertUnit::ungated}};
                  const Routing routing{
                      n_used,       parse("moe", "gating", gating, gatings),         normalize, scale, n_group,

@@ -125,6 +125,7 @@ void bind_standalone_operations(py::module_ &m) {
             },
             py::arg("x"), py::arg("weight"), py::arg("bias"), py::arg("eps"))
         .def("l2_norm", &l2_norm, py::arg("x"), py::arg("eps"))
+        .def("softmax", &softmax, py::arg("x"))
         .def(
             "group_norm",
             [](const TraceTensor &x, int n_groups, MaybeWeight weight, float eps) {

@@ -33,6 +33,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "sparse mixer of three": {"n_used": 3, "gating": "sparse_mixer", "normalize": False},
     "clipped": {"n_used": 3, "unit": "clipped", "limit": 0.4},
     "clamped": {"n_used": 3, "gating": "sqrt_softplus", "selection_bias": True, "unit": "clamped", "limit": 0.4},
+    "capped by tanh": {"n_used": 3, "gating": "sigmoid", "unit": "tanh_capped", "alpha": 0.7, "limit": 0.4},
     "sigmoid of the chosen": {"n_used": 3, "gating": "sigmoid_of_chosen", "selection_bias": True},
     "chosen by ids": {"n_used": 2, "gating": "sqrt_softplus", "scale": 1.5, "chosen": True},
     "llama 4": {"n_used": 1, "gating": "sigmoid", "normalize": False, "weighs_input": True},
@@ -97,6 +98,9 @@ def unit(gate: Array | None, up: Array, spec: dict[str, Any]) -> Array:
         return np.maximum(up, 0) ** 2
     if kind == "clamped":
         gate, up = np.minimum(gate, spec["limit"]), np.clip(up, -spec["limit"], spec["limit"])
+    if kind == "tanh_capped":
+        a, limit = spec["alpha"], spec["limit"]
+        return a * np.tanh(gate / a) / (1 + np.exp(-gate)) * limit * np.tanh(up / limit)
     if kind == "clamped_swiglu":
         g = np.minimum(gate, spec["limit"])
         return g / (1 + np.exp(-1.702 * g)) * (np.clip(up, -spec["limit"], spec["limit"]) + 1)

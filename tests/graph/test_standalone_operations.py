@@ -87,6 +87,12 @@ def l2_norm(bench: Bench) -> tuple[TraceTensor, Array]:
     return graph.l2_norm(x, 1e-6), v / np.maximum(np.sqrt((v**2).sum(-1, keepdims=True)), 1e-6)
 
 
+def softmax(bench: Bench) -> tuple[TraceTensor, Array]:
+    x, v = bench.value(3, 4)
+    e = np.exp(v - v.max(-1, keepdims=True))
+    return graph.softmax(x), e / e.sum(-1, keepdims=True)
+
+
 def concat(axis: int) -> Case:
     def case(bench: Bench) -> tuple[TraceTensor, Array]:
         (a, x), (b, y) = bench.value(3, 4), bench.value(*((3, 6) if axis == 0 else (2, 4)))
@@ -152,6 +158,7 @@ CASES: dict[str, list[Case]] = {
     "multiply_weight": [with_weight(graph.multiply_weight, np.multiply, s) for s in ((4,), (3, 4), (3, 1), (1,))],
     "layer_norm": [layer_norm(True, True), layer_norm(True, False), layer_norm(False, False)],
     "l2_norm": [l2_norm],
+    "softmax": [softmax],
     "group_norm": [group_norm],
     "slice": [
         element(lambda x: graph.slice(x, 0, 1, 4), lambda x: x[..., 1:4]),

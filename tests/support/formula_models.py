@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from kimi_k3_model import KimiK3
 from torch import nn
 from torch.nn import functional
 
@@ -311,4 +312,5 @@ FORMULAS: dict[str, Callable[[Config], nn.Module]] = {
     "Rwkv6ForCausalLM": Rwkv6,
     "Spark2_5ForCausalLM": Spark,
     "RWKV6Qwen2ForCausalLM": Rwkv6Qwen2,
+    "KimiK3ForConditionalGeneration": KimiK3,
 }

@@ -551,7 +551,10 @@ SIBLINGS |= {
 
 
 # Classes without a transformers model or sibling; formula_models.py implements their papers' formulas.
-BY_FORMULA = ("RWKV7ForCausalLM", "Rwkv6ForCausalLM", "Spark2_5ForCausalLM", "RWKV6Qwen2ForCausalLM")
+BY_FORMULA = (
+    "RWKV7ForCausalLM", "Rwkv6ForCausalLM", "Spark2_5ForCausalLM", "RWKV6Qwen2ForCausalLM",
+    "KimiK3ForConditionalGeneration",
+)  # fmt: skip
 
 
 def is_theirs(name: str, kind: str) -> bool:

@@ -152,6 +152,7 @@ enum class ExpertUnit {
     clamped_swiglu, // gpt-oss's
     clipped, // min(activation(gate), limit) * clamp(up, -limit, limit)
     clamped, // activation(min(gate, limit)) * clamp(up, -limit, limit)
+    tanh_capped, // alpha * tanh(gate / alpha) * sigmoid(gate) * limit * tanh(up / limit)
     ungated, // activation(up)
 };
 struct MoeSpec {
@@ -159,7 +160,7 @@ struct MoeSpec {
     ExpertUnit unit;
     Activation activation;
     bool is_squared = false; // activation(up) ** 2, of ungated ones
-    float alpha = 1.702F, limit = 7.0F; // alpha: for clamped_swiglu; limit: for clipped, too
+    float alpha = 1.702F, limit = 7.0F; // for units that have them
     bool weighs_input = false; // the weight goes to the expert's input instead of its output
 };
 struct MoeWeights {

@@ -31,6 +31,7 @@ TraceTensor multiply_weight(const TraceTensor &x, WeightRef weight);
 // operations/standalone/norms.cpp
 TraceTensor layer_norm(const TraceTensor &x, WeightRef weight, WeightRef bias, float eps); // either may be null
 TraceTensor l2_norm(const TraceTensor &x, float eps); // x / max(|x|, eps)
+TraceTensor softmax(const TraceTensor &x); // over the last dimension
 TraceTensor group_norm(const TraceTensor &x, int n_groups, WeightRef weight, float eps); // RMS of each part
 
 // operations/standalone/layout.cpp

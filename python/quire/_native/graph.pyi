@@ -338,7 +338,8 @@ class MoeSpec:
         group_score: The score of a group.
         unit: ``"gated"`` is ``activation(gate) * up``, ``"clamped_swiglu"`` that of gpt-oss with ``alpha`` and
             ``limit``, ``"clipped"`` ``min(activation(gate), limit) * clamp(up, -limit, limit)``, ``"clamped"`` the same
-            with ``activation(min(gate, limit))``, ``"ungated"`` ``activation(up)``.
+            with ``activation(min(gate, limit))``, ``"tanh_capped"`` ``soft_cap(gate, alpha) * sigmoid(gate) *
+            soft_cap(up, limit)``, ``"ungated"`` ``activation(up)``.
         is_squared: Square the result of ``"ungated"``.
         weighs_input: Weights multiply the experts' inputs instead of their outputs (Llama 4).
     """
@@ -350,8 +351,8 @@ class MoeSpec:
         ] = "softmax",
         normalize: bool = True, scale: float = 1.0, n_group: int = 1, n_group_used: int = 1,
         group_score: Literal["largest", "two_largest"] = "two_largest",
-        unit: Literal["gated", "clamped_swiglu", "clipped", "clamped", "ungated"] = "gated", is_squared: bool = False,
-        alpha: float = 1.702, limit: float = 7.0, weighs_input: bool = False,
+        unit: Literal["gated", "clamped_swiglu", "clipped", "clamped", "tanh_capped", "ungated"] = "gated",
+        is_squared: bool = False, alpha: float = 1.702, limit: float = 7.0, weighs_input: bool = False,
     ) -> None: ...  # fmt: skip
 
 def moe(
@@ -568,24 +569,12 @@ class Executor(ExecutorBase):
     def n_nodes(self) -> int:
         """The number of nodes in the program of Quire's kernels; 0 with stock kernels."""
     def run(
-        self,
-        tokens: Sequence[int],
-        *,
-        positions: Sequence[int],
-        slots: Sequence[int],
-        logit_rows: Sequence[int],
-        row_begin: Sequence[int],
-        n_kv: Sequence[int],
-        tables: Sequence[Sequence[int]],
-        states: Sequence[int] = (),
-        axes: Sequence[int] = (),
-        token_types: Sequence[int] = (),
-        source_tables: Sequence[Sequence[int]] = (),
-        n_source: Sequence[int] = (),
-        features: npt.NDArray[np.float32] | None = None,
-        likeliest: Sequence[int] = (),
+        self, tokens: Sequence[int], *, positions: Sequence[int], slots: Sequence[int], logit_rows: Sequence[int],
+        row_begin: Sequence[int], n_kv: Sequence[int], tables: Sequence[Sequence[int]], states: Sequence[int] = (),
+        axes: Sequence[int] = (), token_types: Sequence[int] = (), source_tables: Sequence[Sequence[int]] = (),
+        n_source: Sequence[int] = (), features: npt.NDArray[np.float32] | None = None, likeliest: Sequence[int] = (),
         last_visible: Sequence[int] = (),
-    ) -> npt.NDArray[np.float32]:
+    ) -> npt.NDArray[np.float32]:  # fmt: skip
         """Run one step (for tests) and return the logits ``[len(logit_rows), n_vocab]``.
 
         Args:
@@ -678,6 +667,9 @@ def layer_norm(x: TraceTensor, weight: Weight | None, bias: Weight | None, eps: 
 def l2_norm(x: TraceTensor, eps: float) -> TraceTensor:
     """Return ``x / max(|x|, eps)`` over the last dimension."""
 
+def softmax(x: TraceTensor) -> TraceTensor:
+    """Return the softmax over the last dimension."""
+
 def group_norm(x: TraceTensor, n_groups: int, weight: Weight | None, eps: float) -> TraceTensor:
     """Apply the root-mean-square norm to each of ``n_groups`` parts of a row ``[tokens, n]``, with ``weight [n]``."""
 
@@ -736,16 +728,9 @@ def selective_scan(
     """
 
 def state_space_dual(
-    x: TraceTensor,
-    dt: TraceTensor,
-    b: TraceTensor,
-    c: TraceTensor,
-    a: Weight,
-    d: Weight | None,
-    *,
-    layer: int,
+    x: TraceTensor, dt: TraceTensor, b: TraceTensor, c: TraceTensor, a: Weight, d: Weight | None, *, layer: int,
     state: int,
-) -> TraceTensor:
+) -> TraceTensor:  # fmt: skip
     """Apply the scan of ``selective_scan`` with one decay per head (Mamba 2).
 
     ``x [tokens, n_head, head_dim]``; ``dt [tokens, n_head]``; ``b``, ``c [tokens, n_group, n_state]``; float32 ``a``,
@@ -760,16 +745,9 @@ def retention(q: TraceTensor, k: TraceTensor, v: TraceTensor, decay: Weight, *, 
     """
 
 def gated_delta(
-    q: TraceTensor,
-    k: TraceTensor,
-    v: TraceTensor,
-    g: TraceTensor,
-    beta: TraceTensor,
-    *,
-    layer: int,
-    state: int,
+    q: TraceTensor, k: TraceTensor, v: TraceTensor, g: TraceTensor, beta: TraceTensor, *, layer: int, state: int,
     tiled: bool = False,
-) -> TraceTensor:
+) -> TraceTensor:  # fmt: skip
     """Apply ``S = exp(g) S``, ``S += k (beta * (v - k S))``, ``out = q S`` (gated delta rule; with ``g`` by key, KDA).
 
     ``q``, ``k [tokens, n_key_head, n_key]``; ``v [tokens, n_head, n_value]``; ``g [tokens, n_head]`` or
@@ -787,14 +765,7 @@ def wkv6(
     """
 
 def wkv7(
-    r: TraceTensor,
-    w: TraceTensor,
-    k: TraceTensor,
-    v: TraceTensor,
-    a: TraceTensor,
-    b: TraceTensor,
-    *,
-    layer: int,
+    r: TraceTensor, w: TraceTensor, k: TraceTensor, v: TraceTensor, a: TraceTensor, b: TraceTensor, *, layer: int,
     state: int,
-) -> TraceTensor:
+) -> TraceTensor:  # fmt: skip
     """Apply ``S = exp(w) S + k v + b (a S)``, ``out = r S`` (RWKV-7), with shapes and state like ``wkv6``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from .._native import graph
@@ -53,8 +54,11 @@ class DeltaAttention:
         self.g = self.product_of_two("ssm_g", config.dim, weights)
         self.beta = weights.linear("ssm_beta", config.dim, config.n_head)
         self.dt_bias = weights.tensor("ssm_dt.bias", (inner,), vector=True)
-        self.a = _squeezed(weights, "ssm_a", (config.n_head, 1), (config.n_head, 1))
+        self.a = self.rates(weights)
         self.norm, self.o = weights.norm("ssm_norm", size, config.eps), weights.linear("attn_output", inner, config.dim)
+
+    def rates(self, weights: Weights) -> Weight:
+        return _squeezed(weights, "ssm_a", (self.n_head, 1), (self.n_head, 1))
 
     def product_of_two(self, name: str, dim: int, weights: Weights) -> Layer:
         a = weights.linear(f"{name}_a", dim, self.size)
@@ -89,6 +93,7 @@ class KimiLinear(Decoder):
 
     delta: type[DeltaAttention] = DeltaAttention
     latent: type[LatentAttention] = LatentAttention
+    block: type[Block] = Block
     reads: tuple[str, ...] = READS
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
@@ -115,11 +120,17 @@ class KimiLinear(Decoder):
                 return self.latent(block, config.dim, sizes, i, eps=config.eps, rotation=rotation, scale=scale)
             return self.delta(config, block, i, size=self.size, kernel=self.kernel)
 
-        mlp = dense_then_experts(config, experts, n_shared * experts.ffn_dim, n_dense_layers)
+        mlp = self.mlps(keys, config, experts, n_shared * experts.ffn_dim, n_dense_layers)
         blocks = [
-            Block(config, block, mixer(i, block), mlp(i, block)) for i, block in enumerate(weights.blocks(n_layer))
+            self.block(config, block, mixer(i, block), mlp(i, block)) for i, block in enumerate(weights.blocks(n_layer))
         ]
         super().__init__(config, weights, blocks)
+
+    def mlps(
+        self, keys: Keys, config: DenseConfig, experts: ExpertConfig, shared_dim: int, n_dense: int
+    ) -> Callable[[int, Weights], Layer]:
+        """Return a function that makes layer i's MLP."""
+        return dense_then_experts(config, experts, shared_dim, n_dense)
 
     def n_left_out(self, keys: Keys, weights: Weights, n_layer: int) -> int:
         """Return how many of the file's last layers predict later tokens."""

@@ -250,6 +250,7 @@ _FUSED = [
     OperationCase("moe", _moe("clamped_swiglu", "softmax_of_chosen", bias=True), PRODUCTS, variant="clamped_swiglu"),
     OperationCase("moe", _moe("ungated", activation="relu", is_squared=True), PRODUCTS, variant="ungated"),
     OperationCase("moe", _moe("clamped", "sqrt_softplus"), PRODUCTS, variant="clamped"),
+    OperationCase("moe", _moe("tanh_capped", "sigmoid"), PRODUCTS, variant="tanh_capped"),
     OperationCase("moe", _moe(dtype="q8_0"), QUANTIZED, variant="q8_0"),
 ]  # fmt: skip
 
@@ -266,6 +267,7 @@ _STANDALONE = [
     _of_one("clamp", low=-0.5, high=1.0),
     _of_one("xielu", alpha_p=0.8, alpha_n=1.3, beta=0.5, eps=-1e-6),
     _of_one("l2_norm", eps=1e-6),
+    _of_one("softmax"),
     OperationCase("clamped_swiglu", lambda b: graph.clamped_swiglu(b.value(96), b.value(96), alpha=1.702, limit=1.1)),
     OperationCase("add_broadcast", lambda b: graph.add_broadcast(b.value(3, 32), b.value(3, 1))),
     OperationCase("multiply_broadcast", lambda b: graph.multiply_broadcast(b.value(3, 32), b.value(1, 32))),

@@ -140,6 +140,13 @@ ggml_tensor *Moe::lower(const StockParts &p) const {
         if (spec_.unit == ExpertUnit::clamped)
             inner = stock_gate(ctx, ggml_clamp(ctx, gate, -INFINITY, spec_.limit),
                                ggml_clamp(ctx, up, -spec_.limit, spec_.limit), spec_.activation);
+        if (spec_.unit == ExpertUnit::tanh_capped) {
+            auto capped = [&](ggml_tensor *of, float cap) {
+                return ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, of, 1.0F / cap)), cap);
+            };
+            inner = ggml_mul(ctx, ggml_mul(ctx, capped(gate, spec_.alpha), ggml_sigmoid(ctx, gate)),
+                             capped(up, spec_.limit));
+        }
         if (spec_.unit == ExpertUnit::clipped)
             inner =
                 ggml_mul(ctx, ggml_clamp(ctx, stock_activation(ctx, gate, spec_.activation), -INFINITY, spec_.limit),
@@ -203,6 +210,7 @@ void expect_experts(const MoeWeights &weights, const MoeSpec &spec, int64_t dim)
     const Shape &up = weights.up->tensor.shape();
     const int64_t n_expert = up[0], ffn = up[1];
     if (!(spec.limit > 0)) throw ShapeError("moe", cat("limit is ", spec.limit, ": expected a value above 0"));
+    if (!(spec.alpha > 0)) throw ShapeError("moe", cat("alpha is ", spec.alpha, ": expected a value above 0"));
     if ((weights.gate == nullptr) != (spec.unit == ExpertUnit::ungated))
         throw ShapeError("moe", "the gate does not match the unit: ungated experts have none, others need one");
     if (weights.gate) expect_weight("moe", weights.gate, {n_expert, ffn, dim});

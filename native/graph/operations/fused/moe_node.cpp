@@ -179,6 +179,11 @@ void MoeNode::apply_unit(const RowKernels &kernels, int64_t place) const {
         for (int64_t i = 0; i < n; ++i) gate[i] = std::min(gate[i], spec_.limit);
         kernels.activate(spec_.activation, gate, gate, n);
         for (int64_t i = 0; i < n; ++i) gate[i] *= std::clamp(up[i], -spec_.limit, spec_.limit);
+    } else if (spec_.unit == ExpertUnit::tanh_capped) {
+        const float *up = values_.up->floats() + place * n;
+        auto capped = [](float x, float cap) { return cap * std::tanh(x / cap); };
+        for (int64_t i = 0; i < n; ++i)
+            gate[i] = capped(gate[i], spec_.alpha) / (1.0F + std::exp(-gate[i])) * capped(up[i], spec_.limit);
     } else if (spec_.unit == ExpertUnit::clamped_swiglu) {
         const float *up = values_.up->floats() + place * n;
         for (int64_t i = 0; i < n; ++i) {

@@ -67,6 +67,27 @@ class LayerNorm : public StandaloneOperation {
     int64_t parts_, n_;
 };
 
+class Softmax : public StandaloneOperation {
+  public:
+    Softmax(int64_t parts, int64_t n) : parts_(parts), n_(n) {}
+    std::string describe() const override { return "softmax"; }
+    ggml_tensor *lower(const StockParts &p) const override { return ggml_soft_max(p.context, p.inputs[0]); }
+    RowFunction row_function() const override {
+        return [parts = parts_, n = n_](std::span<const void *const> inputs, float *out) {
+            const auto *x = static_cast<const float *>(inputs[0]);
+            for (int64_t part = 0; part < parts; ++part, x += n, out += n) {
+                const float largest = *std::max_element(x, x + n);
+                float sum = 0;
+                for (int64_t i = 0; i < n; ++i) sum += out[i] = std::exp(x[i] - largest);
+                for (int64_t i = 0; i < n; ++i) out[i] /= sum;
+            }
+        };
+    }
+
+  private:
+    int64_t parts_, n_;
+};
+
 class L2Norm : public StandaloneOperation {
   public:
     L2Norm(float eps, int64_t parts, int64_t n) : eps_(eps), parts_(parts), n_(n) {}
@@ -135,6 +156,11 @@ TraceTensor l2_norm(const TraceTensor &x, float eps) {
     const int64_t n = last_of("l2_norm", x);
     expect_not_negative("l2_norm", "eps", eps);
     return record_standalone(std::make_shared<L2Norm>(eps, parts_of(x.shape()), n), {x}, x.shape());
+}
+
+TraceTensor softmax(const TraceTensor &x) {
+    const int64_t n = last_of("softmax", x);
+    return record_standalone(std::make_shared<Softmax>(parts_of(x.shape()), n), {x}, x.shape());
 }
 
 TraceTensor group_norm(const TraceTensor &x, int n_groups, WeightRef weight, float eps) {

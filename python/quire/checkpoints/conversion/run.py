@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from operator import mul
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -200,11 +201,13 @@ class _Conversion:
         if target.change is not None:
             with possible(f"the configuration and '{target.sources[0]}' of {shapes[0]}"):
                 shapes = [target.change(np.zeros(shape, np.float32), self.config).shape for shape in shapes]
-        if len({shape if target.stacked else shape[1:] for shape in shapes}) != 1:
+        if len({shape if target.stacked or target.multiplied else shape[1:] for shape in shapes}) != 1:
             found = sorted(set(shapes))
             raise LoadError(f"[convert] the tensors of '{target.name}' have shapes {found}: expected one shape")
         if target.stacked:
             return (len(shapes), *shapes[0])
+        if target.multiplied:
+            return shapes[0]
         return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
     def data(self, target: Target, dtype: DType) -> Iterator[npt.NDArray[np.generic]]:
@@ -227,9 +230,15 @@ class _Conversion:
         if target.made is not None:
             yield cast("Array", target.made)
             return
-        for source in target.sources:
-            values = self.checkpoint.values(source)
-            yield target.change(values, self.config) if target.change is not None else values
+        changed = (self._changed(target, source) for source in target.sources)
+        if target.multiplied:
+            yield reduce(mul, changed)
+        else:
+            yield from changed
+
+    def _changed(self, target: Target, source: str) -> Array:
+        values = self.checkpoint.values(source)
+        return target.change(values, self.config) if target.change is not None else values
 
     def dtype(self, target: Target, shape: tuple[int, ...], wanted: DType) -> DType:
         """Return the dtype of a tensor: that of ``dtype_in_file``, with these exceptions.

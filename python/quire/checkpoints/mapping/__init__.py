@@ -25,7 +25,7 @@ from .heads import HeadCheckpoint, flattened, head_class, speaks_of_eagle
 from .keys import Key, cap, computed, f32, factor, flag, u32, window
 from .pictures import with_pictures
 from .rope import Entry, rope_keys
-from .tensors import PredictingLayers, Source, Target, tensor
+from .tensors import PredictingLayers, Source, Target, product, tensor
 
 __all__ = [
     "DECODER_KEYS",
@@ -64,6 +64,7 @@ __all__ = [
     "no_windows",
     "only_experts",
     "only_with",
+    "product",
     "read_json",
     "reference_of",
     "rope_keys",

@@ -25,7 +25,7 @@ KEPT_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weig
 
 @dataclass(frozen=True)
 class Source:
-    """Tensors of the checkpoint and a change of each; several are concatenated.
+    """Tensors of the checkpoint and a change of each; several are concatenated, or multiplied elementwise.
 
     In a table a plain string stands for a source without change.
     """
@@ -33,6 +33,7 @@ class Source:
     names: tuple[str, ...]
     change: Change | None = None
     packing: MXFP4 | None = None
+    multiplied: bool = False
 
     @classmethod
     def of(cls, entry: str | Source) -> Source:
@@ -52,6 +53,11 @@ def tensor(*names: str, change: Change | None = None) -> Source:
     return Source(names, change)
 
 
+def product(*names: str, change: Change | None = None) -> Source:
+    """Return a source: the product of tensors of the checkpoint, each with a change."""
+    return Source(names, change, multiplied=True)
+
+
 @dataclass(frozen=True)
 class Target:
     """A tensor to write: its name, the checkpoint's tensors that it is made from, and a change of each."""
@@ -64,6 +70,7 @@ class Target:
         None  # computed values, which replace the sources
     )
     packing: MXFP4 | None = None  # the sources are the parts of a quantized matrix that is copied
+    multiplied: bool = False  # elementwise, instead of concatenated
 
     @property
     def keep_f32(self) -> bool:
@@ -137,7 +144,7 @@ def _module(target: str, source: Source, there: Collection[str], layer: str) -> 
         if stacked:
             full = [name.replace("{e}", str(e)) for name in full for e in range(_count(name, there))]
         if full and all(name in there for name in full):
-            yield Target(target + suffix, tuple(full), source.change, stacked, packing=source.packing)
+            yield Target(target + suffix, tuple(full), source.change, stacked, None, source.packing, source.multiplied)
 
 
 def _count(name: str, there: Collection[str]) -> int:
