@@ -51,13 +51,14 @@ stop strings and grammars, which all assume that a token stays as it was drawn, 
 scheduler of its own: the pass over a block as the unit of work, and a sampler that chooses positions as well as
 tokens. `plamo2` and `plamo3` need a tokenizer of their own, and `grovemoe` experts that share matrices.
 
-In three cases, transformers differs from the model's publisher. Quire follows the publisher:
+In four cases, transformers differs from the model's publisher. Quire follows the publisher:
 
 | architecture | publisher and Quire | transformers |
 |---|---|---|
 | `mpt` | ALiBi slopes use `alibi_bias_max` of the configuration | always 8 |
 | Aya Vision, Command A Vision, Granite Speech | logits are scaled as in the text model | not scaled |
 | `nemotron_h`, `nemotron_h_moe`, `zamba2` | time steps have no lower limit | clamped to `time_step_min` |
+| ColQwen2 | an image's tokens have positions in height and width | they are counted like those of a text |
 
 ## Architectures
 

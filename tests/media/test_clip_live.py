@@ -94,12 +94,16 @@ def saved(kind: str, folder: Path) -> tuple[Any, Any, Any]:
     return model, processor, tokenizer
 
 
+def token_ids(tokenizer: Any, text: str) -> Any:
+    """Return the ids of a text as the model reads it."""
+    if tokenizer is not None:
+        return tokenizer([text], truncation=True, max_length=40, return_tensors="pt")["input_ids"]
+    return torch.tensor([([*text.lower().encode()][:39] + [257] * 40)[:40]])
+
+
 def expected_texts(model: Any, tokenizer: Any, texts: Sequence[str]) -> np.ndarray[Any, Any]:
     """Return transformers' vectors of texts."""
-    if tokenizer is not None:
-        given = [tokenizer([text], truncation=True, max_length=40, return_tensors="pt")["input_ids"] for text in texts]
-    else:
-        given = [torch.tensor([([*text.lower().encode()][:39] + [257] * 40)[:40]]) for text in texts]
+    given = [token_ids(tokenizer, text) for text in texts]
     with torch.no_grad():
         return np.concatenate([model.get_text_features(input_ids=ids).pooler_output.numpy() for ids in given])
 
@@ -113,12 +117,14 @@ def close(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> None:
 def test_vectors_equal_transformers(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "hf"
     model, processor, tokenizer = saved(kind, folder)
-    texts, expected = expected_texts(model, tokenizer, TEXTS), []
+    texts, expected, logits = expected_texts(model, tokenizer, TEXTS), [], []
+    ids = token_ids(tokenizer, TEXTS[0])
     long = expected_texts(model, tokenizer, [LONG])
     for image in PICTURES:
         with torch.no_grad():
             inputs = processor(images=images.fromarray(image), return_tensors="pt")
             expected.append(model.get_image_features(**inputs).pooler_output.numpy()[0])
+            logits.append(float(model(input_ids=ids, **inputs).logits_per_image[0, 0]))
     convert(folder, tmp_path / "x.gguf", "f32")
     convert_projector(folder, tmp_path / "mmproj-x.gguf", "f32")
     for path in (folder, tmp_path / "x.gguf"):
@@ -133,13 +139,19 @@ def test_vectors_equal_transformers(tmp_path: Path, kind: str) -> None:
             both = llm.embed([{"prompt": TEXTS[0]}, prompts[0]])
             cosine = texts[0] @ expected[0] / np.linalg.norm(texts[0]) / np.linalg.norm(expected[0])
             assert float(both[0] @ both[1]) == pytest.approx(float(cosine), abs=1e-3)
+            shown = [{"image": image} for image in PICTURES]
+            assert float(llm.rerank(TEXTS[0], shown)[0]) == pytest.approx(float(cosine), abs=1e-3)
+            assert llm.rerank(TEXTS[0], shown, logits=True) == pytest.approx(logits, rel=1e-3, abs=1e-3)
+            assert float(llm.rerank(shown[1], [TEXTS[0]], logits=True)[0]) == pytest.approx(
+                logits[1], rel=1e-3, abs=1e-3
+            )
             with pytest.raises(RequestError, match="a text or an image"):
                 llm.embed({"prompt": "two", "image": PICTURES[0]})
             with pytest.raises(RequestError, match="40 tokens"):
                 llm.embed(LONG)
             close(llm.embed(LONG, truncate=True, normalize=False), long)
     if kind == "clip":
-        check_routes(tmp_path, folder, unit(texts[0]), unit(expected[1]))
+        check_routes(tmp_path, folder, unit(texts[0]), unit(expected[1]), logits[1])
 
 
 def unit(vector: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -147,8 +159,10 @@ def unit(vector: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return found
 
 
-def check_routes(tmp_path: Path, folder: Path, text: np.ndarray[Any, Any], image: np.ndarray[Any, Any]) -> None:
-    """Compare the routes' vectors of the first text and the second picture."""
+def check_routes(
+    tmp_path: Path, folder: Path, text: np.ndarray[Any, Any], image: np.ndarray[Any, Any], logit: float
+) -> None:
+    """Compare the routes' vectors and scores of the first text and the second picture."""
     url = data_url(PICTURES[1])
     shown = {"type": "image_url", "image_url": {"url": url}}
     with served(tmp_path, ["-m", str(folder), "-t", "1"]) as server, server.client() as client:
@@ -169,6 +183,11 @@ def check_routes(tmp_path: Path, folder: Path, text: np.ndarray[Any, Any], image
         content = [{"content": [{"type": "text", "text": TEXTS[0]}]}, {"content": [shown]}]
         cohere = client.post("/v2/embed", json={"inputs": content}).json()
         close(np.array(cohere["embeddings"]["float"], np.float32), np.stack([text, image]))
+        for asked, wanted in (({}, float(text @ image)), ({"logits": True}, logit)):
+            scored = client.post("/score", json={"text_1": TEXTS[0], "text_2": [{"image": url}], **asked}).json()
+            assert scored["data"][0]["score"] == pytest.approx(wanted, rel=1e-3, abs=1e-3)
+        ranked = client.post("/rerank", json={"query": {"image": url}, "documents": [TEXTS[0], "x"]}).json()
+        assert sorted(each["index"] for each in ranked["results"]) == [0, 1]
         both = {"messages": [{"role": "user", "content": [shown, {"type": "text", "text": "x"}]}]}
         for refused in (
             both,

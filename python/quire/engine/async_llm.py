@@ -18,7 +18,7 @@ from .engine import Failure, Pooling
 from .forks import forbid_in_children
 from .requests.prompts import Prompt, RequestOptions
 from .requests.results import Delta, GenerationResult
-from .requests.texts import Pair, TextKind, TextOptions, Truncate
+from .requests.texts import Pair, Ranked, TextKind, TextOptions, Truncate
 from .requests.transcripts import Sound, SpeechTask, TranscribeOptions, Transcript, speech_sampling
 from .running import Call, Running, Stream
 from .session_core import History, SessionOptions, Truncation, opened_session
@@ -303,10 +303,11 @@ class AsyncLLM(AsyncControls):
 
     async def rerank(
         self,
-        query: str,
-        documents: Sequence[str],
+        query: Ranked,
+        documents: Sequence[Ranked],
         *,
         instruction: str | None = None,
+        logits: bool = False,
         truncate: Truncate = False,
         salt: bytes = b"",
         priority: int = 0,
@@ -314,7 +315,7 @@ class AsyncLLM(AsyncControls):
     ) -> npt.NDArray[np.float32]:
         """Return how well each document answers the query, float32 ``[n_documents]`` in the order of the documents."""
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
-        return await self._run(lambda: self._ranking(query, documents, instruction, options, text))
+        return await self._run(lambda: self._ranking(query, documents, instruction, options, text, logits=logits))
 
     async def transcribe(
         self,

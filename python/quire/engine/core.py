@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ..errors import RequestError
+from ..errors import RequestError, UnsupportedError
 from ..params.chat_options import CHAT_OPTIONS, ChatOptions
 from ..params.request_fields import read_keywords
 from .llm_base import LLMBase
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .requests.chat import ChatDelta, ChatResult
     from .requests.entities import Aggregation, Entity
     from .requests.prompts import Prompt
-    from .requests.texts import Pair, TextKind, TextOptions
+    from .requests.texts import Pair, Ranked, TextKind, TextOptions
     from .requests.tool_turn import ToolTurn
     from .requests.transcripts import Sound, TranscribeOptions, Transcript
 
@@ -229,38 +229,50 @@ class LLMCore(LLMBase):
 
     def _ranking(
         self,
-        query: str,
-        documents: Sequence[str],
+        query: Ranked,
+        documents: Sequence[Ranked],
         instruction: str | None,
         options: RequestOptions,
         text: TextOptions,
+        *,
+        logits: bool,
     ) -> Call[npt.NDArray[np.float32]]:
-        if not self.scores_classes and "multi" in self.outputs and instruction is None:
-            return self._late_ranking(query, documents, options, text)
-        requests = [self._score_request((query, document), options, text, instruction) for document in documents]
+        scale = self._vectors.retrieval.logits_of if logits else None
+        if self._compares and instruction is None:
+            return self._comparison(query, documents, scale, options, text)
+        if scale is not None or not isinstance(query, str) or not all(isinstance(one, str) for one in documents):
+            raise UnsupportedError("[rerank] the model ranks texts by a classifier: leave out images and logits")
+        pairs = [(query, str(document)) for document in documents]
+        requests = [self._score_request(pair, options, text, instruction) for pair in pairs]
         return _vector_call(requests, lambda vectors: self._relevance(stacked(vectors, "rerank")))
 
-    def _late_ranking(
-        self, query: str, documents: Sequence[str], options: RequestOptions, text: TextOptions
+    def _comparison(
+        self,
+        query: Ranked,
+        documents: Sequence[Ranked],
+        scale: Callable[[float], float] | None,
+        options: RequestOptions,
+        text: TextOptions,
     ) -> Call[npt.NDArray[np.float32]]:
-        """Score documents by the vectors of their tokens."""
+        """Score documents by vectors: those of tokens, or one of each text or image."""
         import numpy as np
 
         if not documents:
             raise RequestError("[rerank] no prompts: give one or more")
         kinds: list[TextKind] = ["query"]
         kinds += ["document"] * len(documents)
-        texts, maker = zip([query, *documents], kinds, strict=True), self._vectors
-        requests = [maker.request(one, "multi", options, replace(text, kind=kind)) for one, kind in texts]
+        given: list[Prompt] = [query, *documents]
+        requests = [self._compared(one, kind, options, text) for one, kind in zip(given, kinds, strict=True)]
 
         def result(vectors: Sequence[Vectors]) -> npt.NDArray[np.float32]:
             asked = zip(requests, vectors, kinds, strict=True)
             first, *others = [
-                maker.multi(request.token_ids, found.vector, kind)
+                self._comparable([] if isinstance(request, Vectors) else request.token_ids, found.vector, kind)
                 for request, found, kind in asked
                 if found.vector is not None
             ]
-            return np.array([max_sim(first, other) for other in others], np.float32)
+            scores = [max_sim(first, other) for other in others]
+            return np.array(scores if scale is None else [scale(score) for score in scores], np.float32)
 
         return _vector_call(requests, result)
 

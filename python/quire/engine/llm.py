@@ -15,7 +15,7 @@ from .core import chat_call, tool_turn
 from .engine import Pooling
 from .requests.prompts import Prompt, RequestOptions
 from .requests.results import Delta, GenerationResult
-from .requests.texts import Pair, TextKind, TextOptions, Truncate
+from .requests.texts import Pair, Ranked, TextKind, TextOptions, Truncate
 from .requests.transcripts import Sound, SpeechTask, TranscribeOptions, Transcript, speech_sampling
 
 if TYPE_CHECKING:
@@ -414,10 +414,11 @@ class LLM(ControlledCore):
 
     def rerank(
         self,
-        query: str,
-        documents: Sequence[str],
+        query: Ranked,
+        documents: Sequence[Ranked],
         *,
         instruction: str | None = None,
+        logits: bool = False,
         truncate: Truncate = False,
         salt: bytes = b"",
         priority: int = 0,
@@ -427,17 +428,20 @@ class LLM(ControlledCore):
 
         A score is that of the first class, or of yes against no for a reranker that answers with these.  Larger is
         better; ``1 / (1 + exp(-score))`` is a probability.  A model with a vector for each token sums the query
-        tokens' largest products (MaxSim) instead.
+        tokens' largest products (MaxSim) instead; CLIP and SigLIP give cosines.
 
         Args:
+            query, documents: Texts; for models that embed images (ColPali, CLIP) also ``{"image": ...}``.
             instruction: What makes a document relevant, for rerankers whose template has a place for it.
+            logits: CLIP and SigLIP: give transformers' ``logits_per_image`` in place of cosines.
             truncate: As for ``classify``.
 
         Raises:
-            UnsupportedError: The model has neither a classifier nor a vector for each token.
+            UnsupportedError: The model has neither a classifier nor vectors to compare, or it ranks no images, or its
+                file has no scale for ``logits``.
         """
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
-        return self._run(lambda: self._ranking(query, documents, instruction, options, text))
+        return self._run(lambda: self._ranking(query, documents, instruction, options, text, logits=logits))
 
     def transcribe(
         self,

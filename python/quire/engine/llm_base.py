@@ -32,9 +32,9 @@ from .processors import ProcessorRegistry
 from .requests.encoded import VectorMaker
 from .requests.media_prompts import image_vector, is_media_prompt
 from .requests.prompts import Prompt, Prompts, RequestOptions
-from .requests.texts import Pair, TextOptions, Texts, is_pair
+from .requests.texts import Pair, TextKind, TextOptions, Texts, is_pair
 from .requests.transcripts import ChatTranscription
-from .requests.vectors import Vectors
+from .requests.vectors import Vectors, normalized
 
 if TYPE_CHECKING:
     import numpy as np
@@ -252,6 +252,31 @@ class LLMBase(ModelControls):
             return None
         found = image_vector(prompt, media)
         return None if found is None else Vectors(found)
+
+    @property
+    def _embeds_images(self) -> bool:
+        """True if the model has separate encoders of texts and images."""
+        media = self._prompts.media
+        return media is not None and media.gives_vectors
+
+    @property
+    def _compares(self) -> bool:
+        """True if a query and a document are scored by their vectors, and not by a classifier."""
+        return not self.scores_classes and ("multi" in self.outputs or self._embeds_images)
+
+    def _compared(
+        self, prompt: Prompt, kind: TextKind, options: RequestOptions, text: TextOptions
+    ) -> EngineRequest | Vectors:
+        """Return the request for the vectors of a query or a document, or those of an image that are known."""
+        if self._embeds_images:
+            return self._image_vector(prompt) or self._embedding_request(prompt, None, options, text)
+        return self._vectors.request(prompt, "multi", options, replace(text, kind=kind))
+
+    def _comparable(
+        self, ids: Sequence[int], hidden: npt.NDArray[np.float32], kind: TextKind
+    ) -> npt.NDArray[np.float32]:
+        """Return vectors ``[n, n_dimensions]`` of length 1 from what such a request returned."""
+        return normalized(hidden[None]) if self._embeds_images else self._vectors.multi(ids, hidden, kind)
 
     def _embedding_request(
         self, prompt: Prompt, pooling: Pooling | None, options: RequestOptions, text: TextOptions

@@ -6,7 +6,7 @@ The three positions of a text token are equal.  The vision encoder is in ``media
 from __future__ import annotations
 
 from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, no_windows
-from ..checkpoints.mapping.pictures import thinking
+from ..checkpoints.mapping.pictures import retrieving, thinking
 from ..checkpoints.mapping.rope import mrope_keys
 from ..nn import Keys, RopeSpec, Weight, rope_spec
 from .base import DenseConfig
@@ -53,4 +53,5 @@ HF = {
     "Qwen2_5OmniThinkerForConditionalGeneration": _OMNI,
     "Qwen2_5OmniForConditionalGeneration": _OMNI,
     "Qwen2_5OmniModel": _OMNI,
+    "ColQwen2ForRetrieval": retrieving(_CHECKPOINT, "qwen2_vl"),
 }

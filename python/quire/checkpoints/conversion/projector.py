@@ -99,8 +99,9 @@ class _Conversion:
         self.file_type, self._wanted = DTYPES[dtype], DType(dtype)
         config = flattened(read_json(folder / "config.json"))
         names = Fields("config.json", config).items("architectures")
-        if isinstance(thinker := config.get("thinker_config"), Mapping):  # the part that writes text
-            config = {**thinker, "architectures": names}
+        for part in ("thinker_config", "vlm_config"):  # the part that reads images and text
+            if isinstance(inner := config.get(part), Mapping):
+                config = {**inner, "architectures": names}
         whole, checkpoint = Fields("config.json", config), StoredCheckpoint(folder, None)
         mappings = media_checkpoints_of(str(names[0]) if names else "", whole)
         self.encoders = [_Encoder(folder, checkpoint, whole, mapping) for mapping in mappings]

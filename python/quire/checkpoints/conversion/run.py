@@ -29,6 +29,7 @@ from .made_reader import MadeReader, Origin, dtype_in_file
 from .packing import Packer
 from .reranker import is_reranker, reranker_entries, reranker_head
 from .sentence import read_sentences
+from .vectors import logit_entries
 from .vocabulary import write_vocabulary
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class _Conversion:
         if n := self.mapping.n_predicting(self.config, self.checkpoint):
             self.entries = self.mapping.with_predicting(self.entries, n)
         self.numbers = list(self._numbers())
+        if self.arch in ("clip-text", "siglip-text"):
+            self.sentences.own += logit_entries(self.checkpoint)
         with possible("the numbers of config.json"):
             targets = self.mapping.targets(self.config, self.entries, self.checkpoint)
         if self.sentences.is_masked and not any(target.name == "mlm.output.bias" for target in targets):

@@ -15,7 +15,7 @@ from ..._native.quant import dequantize
 from ...errors import LoadError, UnsupportedError
 from ...files.safetensors import SafetensorsFile
 from ..mapping import Entry, Fields, Target, read_json
-from .vectors import hides_expansion, linear_heads, multi_entries, splade_entries, unread_heads
+from .vectors import hides_expansion, linear_heads, multi_entries, page_entries, splade_entries, unread_heads
 
 if TYPE_CHECKING:
     from ..mapping import Array
@@ -75,7 +75,7 @@ def read_sentences(folder: Path, whole: Fields) -> Sentences:
             raise UnsupportedError(f"[convert] the path of {kind} in modules.json is '{path}': expected ''")
     if found.after_pooling:
         found.own.append(("quire.embedding.after_pooling", "string[]", found.after_pooling))
-    found.own += [*_lengths(folder), *_prompts(folder), *_activation(folder, whole)]
+    found.own += [*_lengths(folder), *_prompts(folder), *_activation(folder, whole), *page_entries(folder, whole)]
     if (mode is None and n_dense) or (folder / "artifact.metadata").is_file():
         found.own += multi_entries(folder)
         if hides_expansion(found.own):

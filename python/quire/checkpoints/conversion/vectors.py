@@ -1,20 +1,33 @@
 """Read how a checkpoint makes sparse vectors and vectors of tokens: SPLADE, BGE-M3 and ColBERT.
 
-Sources: SPLADE (Formal et al. 2021), BGE-M3 (Chen et al. 2024), ColBERT (Khattab and Zaharia 2020), and the files that
-sentence-transformers, FlagEmbedding, PyLate and ColBERT's own code save.
+Sources: SPLADE (Formal et al. 2021), BGE-M3 (Chen et al. 2024), ColBERT (Khattab and Zaharia 2020), ColPali (Faysse et
+al. 2024), and the files that sentence-transformers, FlagEmbedding, PyLate, ColBERT's own code and transformers save.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..._native.quant import dequantize
 from ...errors import LoadError, UnsupportedError
 from ...files.safetensors import SafetensorsFile
 from ..mapping import Array, Entry, Fields, Target, read_json
 
-__all__ = ["hides_expansion", "linear_heads", "multi_entries", "splade_entries", "unread_heads"]
+if TYPE_CHECKING:
+    from ..formats import StoredCheckpoint
+
+__all__ = [
+    "hides_expansion",
+    "linear_heads",
+    "logit_entries",
+    "multi_entries",
+    "page_entries",
+    "splade_entries",
+    "unread_heads",
+]
 
 # FlagEmbedding's files beside the model, with the names of their tensors in GGUF files.
 _HEADS = {"sparse_linear": "sparse_head", "colbert_linear": "multi_head"}
@@ -94,6 +107,38 @@ def _marks(query: str, document: str) -> Iterator[Entry]:
 def _lengths(query: int, document: int) -> Iterator[Entry]:
     yield "quire.multi.query_tokens", "u32", query
     yield "quire.multi.document_tokens", "u32", document
+
+
+# Models with a vector for each token of an image: the prompts that transformers' processors put around images, and
+# before queries.
+_PAGES = {
+    "ColQwen2ForRetrieval": (
+        "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image.<|im_end|><|endoftext|>",
+        "Query: ",
+    )
+}
+_N_PADS = 10  # padding tokens behind a query
+
+
+def page_entries(folder: Path, whole: Fields) -> Iterator[Entry]:
+    """Yield the keys of a model with a vector for each token of an image; nothing for others."""
+    names = [name for name in whole.items("architectures") if isinstance(name, str) and name in _PAGES]
+    if not names:
+        return
+    image, query = _PAGES[names[0]]
+    path = folder / "processor_config.json"
+    settings = Fields(path.name, read_json(path)) if path.is_file() else Fields(path.name, {})
+    yield "quire.multi.image_prompt", "string", settings.text("visual_prompt_prefix", image)
+    yield "quire.multi.query_prompt", "string", settings.text("query_prefix", query)
+    yield "quire.multi.query_padding", "u32", _N_PADS
+
+
+def logit_entries(checkpoint: StoredCheckpoint) -> Iterator[Entry]:
+    """Yield the scale and the bias that make logits of cosines, which CLIP and SigLIP store as tensors."""
+    for name in ("logit_scale", "logit_bias"):
+        if name in checkpoint:
+            value = float(checkpoint.values(name).reshape(-1)[0])
+            yield f"quire.embedding.{name}", "f32", math.exp(value) if name == "logit_scale" else value
 
 
 def hides_expansion(entries: Iterable[Entry]) -> bool:

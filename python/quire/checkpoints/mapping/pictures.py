@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ...errors import UnsupportedError
 from ..reading.fields import Fields
 from .checkpoint import Checkpoint
 
@@ -30,12 +31,25 @@ class DeepStack(Checkpoint):
 
 
 @dataclass(frozen=True)
-class Thinker(DeepStack):
-    """The mapping of a model of several parts, whose ``thinker_config`` describes the part that writes text."""
+class Inside(DeepStack):
+    """The mapping of a multimodal model that is a part of a larger one, in whose section ``part`` it is described.
+
+    ``kind``: its only supported ``model_type``; empty: the class has no other.
+    """
+
+    part: str = "thinker_config"
+    kind: str = ""
 
     def config_of(self, whole: Fields) -> Fields:
-        """Return the configuration of the text model."""
-        return super().config_of(whole.inner("thinker_config") if whole.has("thinker_config") else whole)
+        """Return the configuration of the text model.  UnsupportedError if the part is of another kind."""
+        if not whole.has(self.part):
+            return super().config_of(whole)
+        inner = whole.inner(self.part)
+        if self.kind and (found := inner.text("model_type", self.kind)) != self.kind:
+            raise UnsupportedError(
+                f"[convert] unsupported 'model_type' of {inner.where}: {found} (expected {self.kind})"
+            )
+        return super().config_of(inner)
 
 
 def thinking(text: Checkpoint) -> Checkpoint:
@@ -49,7 +63,26 @@ def thinking(text: Checkpoint) -> Checkpoint:
             "position_id_per_seconds", "seconds_per_chunk", "*_token_id", "*_token_index", "audio_*",
         ),
     }  # fmt: skip
-    return Thinker(**{**fields, **parts})
+    return Inside(**{**fields, **parts})
+
+
+def retrieving(text: Checkpoint, kind: str) -> Checkpoint:
+    """Return the mapping of a multimodal model with a vector for each token; ``kind``: its ``model_type``."""
+    fields = vars(with_pictures(text))
+    homes = (("model.", "vlm.language_model."), ("model.", "vlm.model.language_model."), ("model.", "vlm.model."))
+    tensors = {ours: theirs for ours, theirs in text.tensors.items() if ours != "output"}
+    parts = {
+        "part": "vlm_config",
+        "kind": kind,
+        "tensors": {**tensors, "multi_head": "embedding_proj_layer"},
+        "homes": (*homes, ("model.", "vlm.language_model.model.")),
+        "ignored": (*fields["ignored"], "vlm.*visual.*", "vlm.*vision_tower.*", "vlm.*projector.*", "vlm.*lm_head.*"),
+        "unused": (
+            *fields["unused"], "embedding_dim", "*_token_id", "*_token_index", "vocab_size", "hidden_size",
+            "projection_dim",
+        ),
+    }  # fmt: skip
+    return Inside(**{**fields, **parts})
 
 
 def with_pictures(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
     from .pooled_head import Array
 
-__all__ = ["MultiRules", "Output", "Retrieval", "retrieval_of"]
+__all__ = ["MultiRules", "Output", "PageRules", "Retrieval", "retrieval_of"]
 
 Output: TypeAlias = Literal["dense", "sparse", "multi"]
 _PREFIX = "quire.multi."
@@ -42,14 +42,33 @@ class MultiRules:
 
 
 @dataclass(frozen=True)
+class PageRules:
+    """How ColPali and its relatives read images and queries.
+
+    Attributes:
+        image_prompt: The text around an image, with the model's placeholder for it.
+        query_prompt: The text before a query.
+        pad: The padding token behind queries.
+        n_pads: How many of them.
+    """
+
+    image_prompt: str
+    query_prompt: str
+    pad: int
+    n_pads: int
+
+
+@dataclass(frozen=True)
 class Retrieval:
     """The kinds of vectors that a model makes.
 
     Attributes:
         sparse: BGE-M3's head, which weighs each token of the text; None: there is none.
         vocabulary: The activation of vectors over the vocabulary (SPLADE); None: the model does not make them.
-        multi: BGE-M3's head for vectors of tokens; None: there is none.
+        multi: The head for vectors of tokens of BGE-M3 or, with ``pages``, of ColPali; None: there is none.
         rules: How ColBERT reads texts; None: the model is another.
+        logits: Scale and bias that make logits of cosines (CLIP, SigLIP); None: the file has none.
+        pages: How ColPali reads images and queries; None: the model is another.
         unread: Files with heads that were not read.
         after_pooling: sentence-transformers' dense layers that the model cannot contain.
     """
@@ -58,6 +77,8 @@ class Retrieval:
     vocabulary: str | None = None
     multi: Hidden | None = None
     rules: MultiRules | None = None
+    pages: PageRules | None = None
+    logits: tuple[float, float] | None = None
     unread: tuple[str, ...] = ()
     after_pooling: tuple[Hidden, ...] = ()
 
@@ -67,11 +88,18 @@ class Retrieval:
             vectors = layer(vectors)
         return vectors
 
+    def logits_of(self, cosine: float) -> float:
+        """Return transformers' logit of a text and an image.  UnsupportedError if the file has no scale for it."""
+        if self.logits is None:
+            raise UnsupportedError("[rerank] the model's file has no scale for logits: ask for cosines")
+        scale, bias = self.logits
+        return scale * cosine + bias
+
     @property
     def outputs(self) -> tuple[Output, ...]:
         """The kinds of vectors, the usual one first."""
         found: list[Output] = []
-        if self.vocabulary is None and self.rules is None:
+        if self.vocabulary is None and self.rules is None and self.pages is None:
             found.append("dense")
         if self.sparse is not None or self.vocabulary is not None:
             found.append("sparse")
@@ -109,6 +137,10 @@ def retrieval_of(reader: GGUFReader, config: Config, tokenizer: Tokenizer | None
         vocabulary=vocabulary or ("relu" if "mlm.output.bias" in reader else None),
         multi=heads.get("multi_head"),
         rules=_rules_of(metadata, tokenizer) if metadata.flag("quire.multi", False) else None,
+        pages=_pages_of(metadata, tokenizer)
+        if _PREFIX + "image_prompt" in metadata and "multi_head" in heads
+        else None,
+        logits=_logits_of(metadata),
         unread=tuple(_texts(metadata, "quire.embedding.unread")),
         after_pooling=tuple(_layers_after_pooling(reader)),
     )
@@ -143,6 +175,22 @@ def _rules_of(metadata: Metadata, tokenizer: Tokenizer | None) -> MultiRules:
         mask=mask or 0,
         skipped=frozenset(ids[0] for ids in skipped if len(ids) == 1),
     )
+
+
+def _logits_of(metadata: Metadata) -> tuple[float, float] | None:
+    name = "quire.embedding.logit_"
+    if name + "scale" not in metadata:
+        return None
+    return metadata.number(name + "scale", 1.0), metadata.number(name + "bias", 0.0)
+
+
+def _pages_of(metadata: Metadata, tokenizer: Tokenizer | None) -> PageRules:
+    pad = tokenizer.vocabulary.special_ids.get("pad") if tokenizer is not None else None
+    n_pads = metadata.integer(_PREFIX + "query_padding", 0, low=0, high=1024)
+    if n_pads and pad is None:
+        raise LoadError(f"[loader] {_PREFIX}query_padding needs a padding token, which the vocabulary lacks")
+    image, query = (metadata.text(f"{_PREFIX}{kind}_prompt", "") for kind in ("image", "query"))
+    return PageRules(image, query, pad or 0, n_pads)
 
 
 def _mark(text: str, tokenizer: Tokenizer) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_args
 
 from ...errors import RequestError
 from ..loading.text_advice import QUERIES
+from .media_prompts import around_image, is_media_prompt, text_alone
 from .texts import TextKind, TextOptions
 from .vectors import normalized
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from ...tokenizer import Tokenizer
     from ..engine import EngineRequest, Pooling
-    from ..loading.retrieval import MultiRules, Output, Retrieval
+    from ..loading.retrieval import MultiRules, Output, PageRules, Retrieval
     from .prompts import Prompt, Prompts, RequestOptions
     from .texts import Texts
 
@@ -66,6 +67,8 @@ class VectorMaker:
         self.retrieval.check(output)
         if text.kind not in (None, *get_args(TextKind)):
             raise RequestError(f"[encode] kind {text.kind!r:.40} is unknown: expected query or document")
+        if self.retrieval.pages is not None:
+            return self.prompts.embedding_request(self._page(self.retrieval.pages, prompt, text), "none", options)
         pooling: Pooling = "max" if output == "sparse" and self.retrieval.vocabulary is not None else "none"
         rules = self.retrieval.rules
         if output == "sparse" or rules is None:
@@ -80,6 +83,20 @@ class VectorMaker:
         if text.kind is not None:
             return text.kind
         return "query" if text.prompt_name in QUERIES or text.input_type in QUERIES else "document"
+
+    def _page(self, rules: PageRules, prompt: Prompt, text: TextOptions) -> Prompt:
+        """Return an image in the model's prompt, or a text's ids.  RequestError for an image with a text."""
+        if is_media_prompt(prompt):
+            alone = text_alone(prompt)
+            if alone is None:
+                return around_image(prompt, rules.image_prompt)
+            prompt = alone
+        if self.kind_of(text) == "document" or not isinstance(prompt, str):
+            return self.texts.single(prompt, text)
+        after = [rules.pad] * rules.n_pads + self._tokenizer.encode("\n", add_special=False)
+        limit = self.texts.limit(text.truncate)
+        cut = text if limit is None else replace(text, truncate=max(1, limit - len(after)))
+        return self.texts.single(rules.query_prompt + prompt, cut) + after
 
     def _marked(self, rules: MultiRules, prompt: Prompt, text: TextOptions) -> tuple[list[int], int]:
         """Return a text's ids with the mark of its kind, and how many are its own; a query may be filled up."""
@@ -119,7 +136,8 @@ class VectorMaker:
         rules = self.retrieval.rules
         if rules is None:
             assert self.retrieval.multi is not None
-            found = self.retrieval.multi(hidden[1:])  # not of the first token, whose state is the dense vector
+            # BGE-M3's first token is not counted: its state is the dense vector.
+            found = self.retrieval.multi(hidden if self.retrieval.pages is not None else hidden[1:])
         elif kind != "query" and rules.skipped:
             found = hidden[np.array([id not in rules.skipped for id in ids])]
         else:

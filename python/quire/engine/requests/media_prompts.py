@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
     from ..media import MediaInput, MediaRows, PromptMedia
 
-__all__ = ["MARK", "encoded_prompt", "image_vector", "is_media_prompt", "prompt_of_parts", "text_alone"]
+__all__ = ["MARK", "around_image", "encoded_prompt", "image_vector", "is_media_prompt", "prompt_of_parts", "text_alone"]
 
 MARK = "<__media__>"
 """Llama.cpp's mark for an image or a sound in a raw prompt."""
@@ -65,15 +65,35 @@ def image_vector(prompt: Mapping[str, Any], media: MediaInput) -> Floats | None:
 
     RequestError for several images, and for an image with a text.
     """
-    given = _items_of(prompt)
-    text = next((str(prompt[name]) for name in _TEXTS if isinstance(prompt.get(name), str)), "")
-    if not given:
+    item = _lone_item(prompt)
+    if item is None:
         return None
-    if len(given) > 1 or text.replace(str(prompt.get("mark", MARK)), "").strip():
-        raise RequestError("[embed] the model embeds a text or an image: give one of them in each prompt")
-    kind, held, place = given[0]
+    kind, held, place = item
     vector: Floats = media.read(kind, data_of(kind, {kind: held}, place)).rows[0]
     return vector
+
+
+def around_image(prompt: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Return the image of a prompt in ``text``, which has the model's placeholder.
+
+    RequestError for several images, and for an image with a text.
+    """
+    item = _lone_item(prompt)
+    if item is None:
+        raise RequestError("[embed] the prompt has no image")
+    kind, held, _ = item
+    return {"prompt": text, kind: held}
+
+
+def _lone_item(prompt: Mapping[str, Any]) -> tuple[Kind, Any, str] | None:
+    """Return the image of a prompt without text; None if it has none.  RequestError for more than that."""
+    given = _items_of(prompt)
+    if not given:
+        return None
+    text = next((str(prompt[name]) for name in _TEXTS if isinstance(prompt.get(name), str)), "")
+    if len(given) > 1 or text.replace(str(prompt.get("mark", MARK)), "").strip():
+        raise RequestError("[embed] the model embeds a text or an image: give one of them in each prompt")
+    return given[0]
 
 
 def encoded_prompt(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, cast
 
 from ...errors import RequestError, UnsupportedError
 from ...tokenizer.vocabulary import Family
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from ..loading.text_advice import TextAdvice
     from .prompts import Prompt, Prompts
 
-__all__ = ["Pair", "TextKind", "TextOptions", "Texts", "Truncate", "is_pair", "text_list"]
+__all__ = ["Pair", "Ranked", "TextKind", "TextOptions", "Texts", "Truncate", "is_pair", "text_list"]
 
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 Pair: TypeAlias = tuple[str, str]
+# A text, or a mapping with one image for models that embed images.
+Ranked: TypeAlias = str | Mapping[str, Any]
 Truncate: TypeAlias = bool | int
 TextKind: TypeAlias = Literal["query", "document"]
 

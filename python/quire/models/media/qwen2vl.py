@@ -174,24 +174,26 @@ def _tensors(model: Fields) -> Mapping[str, str | Source]:
     }
 
 
-_ROOTS = {"visual.": ("model.visual.", "visual.")}
+_ROOTS = {"visual.": ("model.visual.", "visual.", "vlm.visual.", "vlm.model.visual.")}
+_QWEN2VL = MediaCheckpoint(
+    "qwen2vl_merger",
+    "vision_config",
+    _ROOTS,
+    {
+        **SIZE_KEYS,
+        "use_silu": computed("bool", _uses("quick_gelu")),
+        "vision.embedding_length": u32("embed_dim"),
+        "vision.feed_forward_length": computed(
+            "u32", lambda config: config.integer("embed_dim") * config.integer("mlp_ratio", 4)
+        ),
+        "vision.projection_dim": u32("hidden_size"),
+    },
+    _tensors,
+    video_settings=VIDEO_KEYS,
+)
 HF = {
-    "Qwen2VLForConditionalGeneration": MediaCheckpoint(
-        "qwen2vl_merger",
-        "vision_config",
-        _ROOTS,
-        {
-            **SIZE_KEYS,
-            "use_silu": computed("bool", _uses("quick_gelu")),
-            "vision.embedding_length": u32("embed_dim"),
-            "vision.feed_forward_length": computed(
-                "u32", lambda config: config.integer("embed_dim") * config.integer("mlp_ratio", 4)
-            ),
-            "vision.projection_dim": u32("hidden_size"),
-        },
-        _tensors,
-        video_settings=VIDEO_KEYS,
-    ),
+    "Qwen2VLForConditionalGeneration": _QWEN2VL,
+    "ColQwen2ForRetrieval": _QWEN2VL,
     "Qwen2_5_VLForConditionalGeneration": MediaCheckpoint(
         "qwen2.5vl_merger",
         "vision_config",

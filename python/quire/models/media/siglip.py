@@ -43,6 +43,7 @@ class Siglip(MediaModel):
         self.v, self.o = (head.linear(name, dim, dim, bias=True) for name in ("attn_v", "attn_out"))
         self.head_norm = head.layer_norm("ln", dim, eps, bias=True)
         self.mlp = MLP(head, dim, head.n_rows("ffn_up.weight"), "gelu_tanh")
+        keys.integer("vision.projection_dim", dim, low=dim, high=dim)  # llama.cpp wants it in every file
         self.stages = {
             "encoder": Stage(vision.encode, n_layer=vision.n_layer),
             "head": Stage(self.weigh),

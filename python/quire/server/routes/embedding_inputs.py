@@ -12,7 +12,18 @@ from ..failures import ApiError
 from .fields import Id, Text
 from .texts import MAX_TEXTS
 
-__all__ = ["Conversation", "InputPart", "Inputs", "Messages", "Mixed", "inputs_of", "prompts_of", "shown_parts"]
+__all__ = [
+    "Conversation",
+    "InputObject",
+    "InputPart",
+    "Inputs",
+    "Messages",
+    "Mixed",
+    "input_of",
+    "inputs_of",
+    "prompts_of",
+    "shown_parts",
+]
 
 Messages: TypeAlias = Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
 
@@ -71,7 +82,7 @@ def prompts_of(given: Any, field: str) -> list[Mixed]:
     item. ApiError 400 for mixed or too many inputs.
     """
     if isinstance(given, str | InputObject):
-        return [_input_of(given, field)]
+        return [input_of(given, field)]
     if any(isinstance(item, int) for item in given):
         if any(not isinstance(item, int | str) for item in given):
             text = f"{field} mixes token ids with whole inputs"
@@ -80,10 +91,11 @@ def prompts_of(given: Any, field: str) -> list[Mixed]:
     if len(given) > MAX_TEXTS:
         text = f"{field} has {len(given)} entries: at most {MAX_TEXTS} are allowed"
         raise ApiError(400, "invalid_value", text, field)
-    return [item if isinstance(item, list) else _input_of(item, field) for item in given]
+    return [item if isinstance(item, list) else input_of(item, field) for item in given]
 
 
-def _input_of(given: str | InputObject, field: str) -> str | Conversation:
+def input_of(given: str | InputObject, field: str) -> str | Conversation:
+    """Return the text or the conversation of an input.  ApiError 400 for an object without either."""
     if isinstance(given, str):
         return given
     content = given.content if given.content is not None else given.prompt_string
@@ -94,6 +106,8 @@ def _input_of(given: str | InputObject, field: str) -> str | Conversation:
 
 def shown_parts(parts: list[InputPart] | list[InputObject], field: str) -> str | Conversation:
     """Return the joined texts, or with an image a user's message.  ApiError 400 for a part without either."""
+    if not parts:
+        raise ApiError(400, "invalid_value", f"an object in {field} has no content: give a text or an image", field)
     made: list[dict[str, Any]] = []
     for part in parts:
         image = part.image_url.url if isinstance(part.image_url, ImageUrl) else part.image_url or part.image

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, TypeAlias
 
+import msgspec
 from msgspec import Meta
 
 from ..failures import ApiError
@@ -15,6 +16,7 @@ from ..listener.request_context import RequestContext
 from ..worker.engine_client import EngineClient
 from ..worker.protocol import Score
 from .classes import sigmoid
+from .embedding_inputs import Conversation, InputObject, input_of, shown_parts
 from .fields import Name, Text, hints_of
 from .known_fields import check_fields
 from .texts import MAX_TEXTS, CutBody, asked_together
@@ -24,16 +26,23 @@ __all__ = ["RankBody", "ScoreBody", "rank", "score"]
 
 Documents: TypeAlias = Annotated[list[Text | dict[str, Any]], Meta(min_length=1, max_length=MAX_TEXTS)]
 Texts: TypeAlias = Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
+Shown: TypeAlias = Annotated[list[Text | InputObject], Meta(min_length=1, max_length=MAX_TEXTS)]
+Side: TypeAlias = Text | InputObject | Shown
+Input: TypeAlias = str | Conversation
+_IMAGE_FIELDS = ("image", "image_url", "content")
 
 
 class RankBody(CutBody, kw_only=True, forbid_unknown_fields=True):
     """A query with ``documents``, or with TEI's ``texts``; the answer to the latter is a list.
 
+    For models that embed images, a document may be ``{"image": ...}``, with a data: URL, base64, or a URL that the
+    operator allows; the query, too.
+
     ``raw_scores`` false maps TEI's scores to 0 to 1.  ``instruction`` tells what makes a document relevant, for models
     whose template has a place for it.
     """
 
-    query: Text
+    query: Text | InputObject
     documents: Documents | None = None
     texts: Texts | None = None
     model: Name | None = None
@@ -45,16 +54,23 @@ class RankBody(CutBody, kw_only=True, forbid_unknown_fields=True):
 
 
 class ScoreBody(CutBody, kw_only=True, forbid_unknown_fields=True):
-    """A request in vLLM's format: one text against several, or two equally long lists; fields have two names."""
+    """A request in vLLM's format: one text against several, or two equally long lists; fields have three names.
+
+    For models that embed images, ``{"image": ...}`` or ``{"content": [{"type": "image_url", ...}]}`` takes the place of
+    a text.  ``logits``: CLIP and SigLIP give transformers' ``logits_per_image`` in place of cosines.
+    """
 
     model: Name | None = None
-    text_1: Text | Texts | None = None
-    text_2: Text | Texts | None = None
-    queries: Text | Texts | None = None
-    documents: Text | Texts | None = None
+    text_1: Side | None = None
+    text_2: Side | None = None
+    data_1: Side | None = None
+    data_2: Side | None = None
+    queries: Side | None = None
+    documents: Side | None = None
     instruction: Text | None = None
     activation: bool | None = None
     use_activation: bool | None = None
+    logits: bool = False
     example: ClassVar[dict[str, object]] = {"text_1": "Where is the fox?", "text_2": ["In the forest.", "A red ball"]}
 
 
@@ -65,8 +81,9 @@ async def rank(context: RequestContext[RankBody]) -> Reply:
         raise ApiError(400, "invalid_value", "give either documents or texts", "documents")
     _note_unused(context)
     given: Sequence[str | dict[str, Any]] = body.documents if body.documents is not None else body.texts or []
-    texts = [item if isinstance(item, str) else _text_of(item, i, context) for i, item in enumerate(given)]
-    pairs = [(body.query, text) for text in texts]
+    texts = [item if isinstance(item, str) else _document_of(item, i, context) for i, item in enumerate(given)]
+    query = body.query if isinstance(body.query, str) else input_of(body.query, "query")
+    pairs = [(query, text) for text in texts]
     answers = await _scored(context, context.engine(body.model), pairs, body.instruction)
     scores = [answer["relevance"] for answer in answers]
     best = sorted(range(len(texts)), key=lambda i: -scores[i])
@@ -82,7 +99,7 @@ async def rank(context: RequestContext[RankBody]) -> Reply:
         shown = sigmoid(scores[i]) if answers[i]["is_judged"] else scores[i]
         results.append({"index": i, "relevance_score": shown})
         if body.return_documents:
-            results[-1]["document"] = {"text": texts[i]}
+            results[-1]["document"] = {"text": text} if isinstance(text := texts[i], str) else given[i]
     usage = _usage(answers)
     return Reply.json(
         {
@@ -104,9 +121,16 @@ def _note_unused(context: RequestContext[RankBody]) -> None:
             context.ignore(name)
 
 
-def _text_of(document: dict[str, Any], index: int, context: RequestContext[RankBody]) -> str:
-    """The text of a document given as an object.  Other fields are noted; ApiError 400 if it has no text."""
+def _document_of(document: dict[str, Any], index: int, context: RequestContext[Any]) -> Input:
+    """The text or image of a document given as an object.  Other fields are noted; ApiError 400 if it has neither."""
     place = f"documents[{index}]"
+    known = [name for name in _IMAGE_FIELDS if document.get(name) is not None]
+    if known and "text" not in document:
+        check_fields(document, ("type", *_IMAGE_FIELDS), place, context)
+        try:
+            return input_of(msgspec.convert({name: document[name] for name in known}, InputObject), place)
+        except msgspec.ValidationError as error:
+            raise ApiError(400, "invalid_value", f"{place}: {error}", place) from None
     text = document.get("text")
     if not isinstance(text, str):
         raise ApiError(
@@ -116,7 +140,7 @@ def _text_of(document: dict[str, Any], index: int, context: RequestContext[RankB
     return text
 
 
-def _of_tei(body: RankBody, index: int, score: float, text: str) -> dict[str, Any]:
+def _of_tei(body: RankBody, index: int, score: float, text: Input) -> dict[str, Any]:
     return {"index": index, "score": score, **({"text": text} if body.return_text else {})}
 
 
@@ -126,7 +150,10 @@ async def score(context: RequestContext[ScoreBody]) -> Reply:
     pairs = _pairs(body)
     answers = await _scored(context, context.engine(body.model), pairs, body.instruction)
     raw = body.activation is False or body.use_activation is False
-    shown = [_shown(answer, raw) for answer in answers]
+    if body.logits and any(answer.get("logit") is None for answer in answers):
+        text = "the model has no logits of texts and images: leave out logits"
+        raise ApiError(400, "unsupported_parameter", text, "logits")
+    shown = [answer["logit"] if body.logits else _shown(answer, raw) for answer in answers]
     return Reply.json(
         {
             "id": f"score-{uuid.uuid4().hex}",
@@ -145,19 +172,30 @@ def _shown(answer: dict[str, Any], raw: bool) -> float:
     return found if raw or answer["is_raw"] else sigmoid(found)
 
 
-def _pairs(body: ScoreBody) -> list[tuple[str, str]]:
+def _pairs(body: ScoreBody) -> list[tuple[Input, Input]]:
     """Return the pairs.  ApiError 400 if a side is missing, given twice, or of a different length."""
     sides = []
-    for one, other in (("text_1", "queries"), ("text_2", "documents")):
-        given = [value for value in (getattr(body, one), getattr(body, other)) if value is not None]
+    for names in (("text_1", "data_1", "queries"), ("text_2", "data_2", "documents")):
+        given = [(value, name) for name in names if (value := getattr(body, name)) is not None]
         if len(given) != 1:
-            raise ApiError(400, "invalid_value", f"give either {one} or {other}", one)
-        sides.append([given[0]] if isinstance(given[0], str) else given[0])
+            raise ApiError(400, "invalid_value", f"give one of {', '.join(names)}", names[0])
+        sides.append(_side(*given[0]))
     first, second = sides
     if len(first) not in (1, len(second)):
         text = f"text_1 has {len(first)} texts: expected one, or {len(second)} as in text_2"
         raise ApiError(400, "invalid_value", text, "text_1")
     return list(zip(first * len(second) if len(first) == 1 else first, second, strict=True))
+
+
+def _side(given: Side, field: str) -> list[Input]:
+    """Return one side's texts and images; each part of a lone object is one, as in vLLM."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, InputObject):
+        if not isinstance(given.content, list) or not given.content:
+            return [input_of(given, field)]
+        return [shown_parts([part], field) for part in given.content]
+    return [item if isinstance(item, str) else input_of(item, field) for item in given]
 
 
 def _usage(answers: Sequence[dict[str, Any]]) -> dict[str, int]:
@@ -166,8 +204,17 @@ def _usage(answers: Sequence[dict[str, Any]]) -> dict[str, int]:
 
 
 async def _scored(
-    context: RequestContext[Any], engine: EngineClient, pairs: Sequence[tuple[str, str]], instruction: str | None
+    context: RequestContext[Any], engine: EngineClient, pairs: Sequence[tuple[Input, Input]], instruction: str | None
 ) -> list[dict[str, Any]]:
     hints, rules = hints_of(context.caller), context.body.rules()
-    works = [Score(0, first, second, instruction, hints, rules) for first, second in pairs]
+    messages: dict[int, list[dict[str, Any]]] = {}  # each image is fetched once
+    for one in {id(one): one for pair in pairs for one in pair}.values():
+        messages[id(one)] = await context.with_images(one.messages) if isinstance(one, Conversation) else []
+    works = [
+        Score(
+            0, first if isinstance(first, str) else "", second if isinstance(second, str) else "", instruction, hints,
+            rules, messages[id(first)], messages[id(second)],
+        )
+        for first, second in pairs
+    ]  # fmt: skip
     return await asked_together(context, engine, works)

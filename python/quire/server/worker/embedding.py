@@ -16,7 +16,7 @@ from . import protocol as wire
 if TYPE_CHECKING:
     from ..._native.engine import Event
 
-__all__ = ["Array", "Scoring", "shaped"]
+__all__ = ["Array", "End", "Scoring", "shaped"]
 
 
 End: TypeAlias = Callable[[int, Sequence[wire.FromEngine]], None]

@@ -326,8 +326,12 @@ class ModelWorker(LLMBase):
             input_type=rules.input_type,
             kind=rules.kind,
         )
-        if isinstance(message, wire.Score) and message.second is not None and self._ranks_late:
-            self._score_late(message, running, options, text)
+        if isinstance(message, wire.Score) and message.second is not None and self._compares:
+            self._late.score(
+                message, options, text,
+                submit=lambda request, deliver: self._know(running, self._engine.submit(request, deliver)),
+                end=self._end, failing=partial(self._failing, message.id),
+            )  # fmt: skip
             return
         if isinstance(message, wire.Embed) and message.messages:
             message, vector = self._laid_out(message)
@@ -351,10 +355,6 @@ class ModelWorker(LLMBase):
         alone = msgspec.structs.replace(message, prompt=str(parts["prompt"]), messages=[])
         return alone, None if found is None else found.vector
 
-    @property
-    def _ranks_late(self) -> bool:
-        return not self.scores_classes and "multi" in self.outputs
-
     def _vector_request(
         self, message: wire.Embed | wire.Score | wire.Tag, options: RequestOptions, text: TextOptions
     ) -> tuple[EngineRequest, Callable[[Array], Values]]:
@@ -362,6 +362,8 @@ class ModelWorker(LLMBase):
         from . import vectors as made
 
         if isinstance(message, wire.Score):
+            if message.messages or message.second_messages:
+                raise RequestError("[rerank] the model scores texts, no images")
             given = message.text
             pair = (given, message.second) if isinstance(given, str) and message.second is not None else given
             return self._score_request(pair, options, text, message.instruction), self._class_values
@@ -375,7 +377,10 @@ class ModelWorker(LLMBase):
         if output == "tokens":
             output = "multi" if "multi" in self.outputs else "dense"
             pooling = "none" if output == "dense" else None
-        if message.messages and output != "dense":
+        shown: Any = message.prompt
+        if message.messages and output == "multi" and self._vectors.retrieval.pages is not None:
+            shown = prompt_of_parts(message.messages)
+        elif message.messages and output != "dense":
             raise RequestError("[embed] conversations are embedded as one vector each: ask for embeddings")
         if output == "dense":
             prompt: Any = message.prompt
@@ -391,7 +396,7 @@ class ModelWorker(LLMBase):
             return request, lambda vector: made.encoded_values(finished(vector[None])[0], message)
         if output == "classes":
             return self._classes_request(message, options, text)
-        request = self._vectors.request(message.prompt, output, options, text)
+        request = self._vectors.request(shown, output, options, text)
         make = (
             made.sparse_values
             if output == "sparse"
@@ -415,25 +420,8 @@ class ModelWorker(LLMBase):
     def _late(self) -> LateScores:
         from .vectors import LateScores
 
-        return LateScores(self._vectors, self._engine.submit)
-
-    def _score_late(self, message: wire.Score, running: _Running, options: RequestOptions, text: TextOptions) -> None:
-        """Score a document with the query's vectors, which may have to be computed first."""
-        from .embedding import Scoring
-
-        if message.instruction is not None or not isinstance(message.text, str):
-            raise RequestError("[rerank] vectors of tokens are made of texts, without an instruction: leave it out")
-        request = self._late.request(message.second or "", options, text)
-
-        def go_on(query: Array | Exception) -> None:
-            with self._failing(message.id):
-                if isinstance(query, Exception):
-                    raise query
-                values = partial(self._late.values, query, request.token_ids)
-                answer = Scoring(message.id, len(request.token_ids), self._end, values)
-                self._know(running, self._engine.submit(request, answer.deliver))
-
-        self._late.with_query(message.text, options, text, go_on)
+        logits_of = None if self._vectors.retrieval.logits is None else self._vectors.retrieval.logits_of
+        return LateScores(self._compared, self._comparable, self._engine.submit, logits_of)
 
     def _transcribe(self, message: wire.Transcribe, running: _Running) -> None:
         from ...engine.requests.transcripts import TranscribeOptions, samples_of
@@ -489,6 +477,8 @@ def _has_media(message: wire.Work) -> bool:
         return True
     if isinstance(message, wire.Embed):
         return has_media(message.messages)
+    if isinstance(message, wire.Score):
+        return has_media([*message.messages, *message.second_messages])
     return isinstance(message, wire.Generate) and bool(message.media)
 
 

@@ -188,6 +188,9 @@ class Score(msgspec.Struct, frozen=True, array_like=True, tag="score"):
     - ``shown``: the result of ``LLM.classify``
     - ``relevance``: a single number as in ``LLM.rerank``; ``is_judged`` if it compares "yes" with "no", ``is_raw`` if
       the model's authors use it without an activation
+    - ``is_product`` if it is one of vectors, and ``logit``, that of a text and an image, or None
+
+    ``messages`` and ``second_messages`` have an image in place of a text, for models that compare vectors.
     """
 
     id: int
@@ -196,6 +199,8 @@ class Score(msgspec.Struct, frozen=True, array_like=True, tag="score"):
     instruction: str | None = None
     hints: SchedulingHints = SchedulingHints()
     rules: TextRules = TextRules()
+    messages: list[dict[str, Any]] = []
+    second_messages: list[dict[str, Any]] = []
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):

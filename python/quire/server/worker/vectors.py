@@ -5,23 +5,27 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
 import numpy as np
 
 from ...engine.engine import Failure
 from ...engine.requests.encoded import VectorMaker, max_sim
+from ...engine.requests.media_prompts import prompt_of_parts
 from ...engine.requests.vectors import Vectors, quantize_embeddings
-from .embedding import Array, shaped
+from ...errors import RequestError
+from . import protocol as wire
+from .embedding import Array, End, Scoring, shaped
 
 if TYPE_CHECKING:
     from ..._native.engine import Event
     from ...engine.engine import Deliver, EngineRequest
-    from ...engine.requests.prompts import RequestOptions
-    from ...engine.requests.texts import TextOptions
-    from . import protocol as wire
+    from ...engine.requests.prompts import Prompt, RequestOptions
+    from ...engine.requests.texts import TextKind, TextOptions
 
 __all__ = ["LateScores", "encoded_values", "multi_values", "sparse_values", "token_values"]
 
@@ -68,20 +72,66 @@ class _Query:
 
 
 class LateScores:
-    """Scores documents by the vectors of tokens; the queries' vectors are computed once and kept for a while."""
+    """Scores documents by vectors; the queries' vectors are computed once and kept for a while."""
 
-    def __init__(self, maker: VectorMaker, submit: Callable[[EngineRequest, Deliver], int]) -> None:
-        self._maker, self._submit = maker, submit
+    def __init__(
+        self,
+        request: Callable[[Prompt, TextKind, RequestOptions, TextOptions], EngineRequest | Vectors],
+        comparable: Callable[[Sequence[int], Array, TextKind], Array],
+        submit: Callable[[EngineRequest, Deliver], int],
+        logits_of: Callable[[float], float] | None,
+    ) -> None:
+        """``request`` and ``comparable``: see ``LLMBase``.  ``logits_of``: makes a logit of a cosine."""
+        self._request, self._comparable, self._submit, self._logits_of = request, comparable, submit, logits_of
         self._lock = threading.Lock()
         self._queries: OrderedDict[tuple[object, ...], _Query] = OrderedDict()
 
-    def request(self, document: str, options: RequestOptions, text: TextOptions) -> EngineRequest:
-        """Return the request for a document's vectors."""
-        return self._maker.request(document, "multi", options, replace(text, kind="document"))
+    def score(
+        self,
+        message: wire.Score,
+        options: RequestOptions,
+        text: TextOptions,
+        *,
+        submit: Callable[[EngineRequest, Deliver], None],
+        end: End,
+        failing: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """Score a document with the query's vectors, which may have to be computed first.
 
-    def with_query(self, query: str, options: RequestOptions, text: TextOptions, found: Found) -> None:
+        Args:
+            message: The request.
+            options, text: Its options.
+            submit: Submits the document's request.
+            end: Sends the answer.
+            failing: Ends the request if anything inside fails.
+        """
+        if message.instruction is not None or isinstance(message.text, list):
+            raise RequestError("[rerank] vectors are made of texts and images, without an instruction: leave it out")
+        query = prompt_of_parts(message.messages) if message.messages else message.text
+        document = prompt_of_parts(message.second_messages) if message.second_messages else message.second or ""
+        request = self._request(document, "document", options, text)
+
+        def go_on(found: Array | Exception) -> None:
+            with failing():
+                if isinstance(found, Exception):
+                    raise found
+                if isinstance(request, Vectors):
+                    assert request.vector is not None
+                    known = {"n_tokens": 0, "n_cached_tokens": 0, "seconds": 0.0}
+                    end(message.id, [wire.Answer(message.id, {**self._values(found, [], request.vector), **known})])
+                    return
+                answer = Scoring(
+                    message.id, len(request.token_ids), end, partial(self._values, found, request.token_ids)
+                )
+                submit(request, answer.deliver)
+
+        key = (msgspec.json.encode(message.messages) if message.messages else message.text, options.salt, text)
+        self._with_query(key, query, options, text, go_on)
+
+    def _with_query(
+        self, key: tuple[object, ...], query: Prompt, options: RequestOptions, text: TextOptions, found: Found
+    ) -> None:
         """Call ``found`` with the query's vectors, or with the error of their request."""
-        key = (query, options.salt, text)
         with self._lock:
             entry = self._queries.get(key)
             if entry is None:
@@ -97,7 +147,11 @@ class LateScores:
             found(known)
         elif is_new:
             try:
-                request = self._maker.request(query, "multi", options, replace(text, kind="query"))
+                request = self._request(query, "query", options, text)
+                if isinstance(request, Vectors):
+                    assert request.vector is not None
+                    self._settle(key, self._comparable([], request.vector, "query"))
+                    return
                 self._submit(request, partial(self._deliver, key, request.token_ids, Vectors()))
             except Exception as error:
                 self._settle(key, error)
@@ -111,7 +165,7 @@ class LateScores:
                 return
             vectors.add(item)
         if vectors.complete and vectors.vector is not None:
-            self._settle(key, self._maker.multi(ids, vectors.vector, "query"))
+            self._settle(key, self._comparable(ids, vectors.vector, "query"))
 
     def _settle(self, key: tuple[object, ...], result: Array | Exception) -> None:
         with self._lock:
@@ -126,9 +180,9 @@ class LateScores:
         for found in waiting:
             found(result)
 
-    def values(self, query: Array, ids: Sequence[int], hidden: Array) -> Values:
+    def _values(self, query: Array, ids: Sequence[int], hidden: Array) -> Values:
         """Return the answer's values for a document, given the query's vectors."""
-        score = max_sim(query, self._maker.multi(ids, hidden, "document"))
+        score = max_sim(query, self._comparable(ids, hidden, "document"))
         return {
             "scores": [score],
             "shown": [score],
@@ -137,4 +191,5 @@ class LateScores:
             "is_judged": False,
             "is_raw": True,
             "is_product": True,
+            "logit": None if self._logits_of is None else self._logits_of(score),
         }
