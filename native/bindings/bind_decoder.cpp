@@ -13,7 +13,7 @@
 #include "engine/drafting/head_drafter.h"
 #include "engine/drafting/lookup_drafter.h"
 #include "engine/drafting/model_drafter.h"
-#include "graph/cpu/low_rank_adapter.h"
+#include "graph/trace/low_rank_adapter.h"
 #include "kv/prefix_file.h"
 
 namespace quire::bindings {
@@ -88,7 +88,7 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
         if (!adapter) throw RequestError("request", "an adapter is None");
         if (!std::isfinite(scale)) throw RequestError("request", cat("an adapter's scale is ", scale));
         held.push_back({adapter, scale});
-        adapters_name += adapter->identity();
+        adapters_name += adapter->identity;
         adapters_name.append(reinterpret_cast<const char *>(&scale), sizeof scale);
     }
     auto found = prompt_media(media, is_causal, places, token_ids.size());

@@ -143,8 +143,8 @@ void bind_executor(py::module_ &m) {
              py::arg("source_is_mapped") = false);
     py::class_<Executor, std::shared_ptr<Executor>>(m, "ExecutorBase");
     py::class_<LowRankAdapter, std::shared_ptr<LowRankAdapter>>(m, "LowRankAdapter")
-        .def_property_readonly("identity", [](const LowRankAdapter &self) { return py::bytes(self.identity()); })
-        .def_property_readonly("size_bytes", &LowRankAdapter::size_bytes);
+        .def_property_readonly("identity", [](const LowRankAdapter &self) { return py::bytes(self.identity); })
+        .def_property_readonly("size_bytes", [](const LowRankAdapter &self) { return self.size_bytes; });
     py::class_<GraphExecutor, Executor, std::shared_ptr<GraphExecutor>>(m, "Executor")
         .def(py::init([](Trace trace, const Device &device, int n_blocks, int threads, const std::string &kv,
                          const std::string &kernels, int max_rows, int max_sequences, const std::string &repack_mode,
@@ -234,7 +234,7 @@ void bind_executor(py::module_ &m) {
                 for (const auto &[matrix, a, b, factor] : pairs) given.push_back({matrix, a, b, factor});
                 std::string name = identity;
                 py::gil_scoped_release release;
-                return std::const_pointer_cast<LowRankAdapter>(self.adapter(std::move(name), given));
+                return self.adapter(std::move(name), given);
             },
             py::arg("identity"), py::arg("pairs"))
         .def(

@@ -13,7 +13,7 @@ import pytest
 from quire import SamplingParams
 from quire.checkpoints.conversion import convert
 from quire.engine import LLM
-from quire.errors import CapacityError, LoadError, RequestError, UnsupportedError
+from quire.errors import CapacityError, LoadError, RequestError
 from test_adapters import IDS, Array
 from tiny_adapters import write_peft_adapter
 from tiny_checkpoints import write_checkpoint
@@ -178,5 +178,3 @@ def test_adapters_come_and_go_beside_a_running_model(tmp_path: Path) -> None:
         model.load_adapter(tmp_path / "second")
         with pytest.raises(CapacityError, match="2 adapters"):
             model.generate(IDS, adapter=["first", "second"])
-    with pytest.raises(UnsupportedError, match="own kernels"):
-        LLM(tmp_path / "hf", lora_modules={"x": tmp_path / "first"}, kernels="stock", **OPTIONS)

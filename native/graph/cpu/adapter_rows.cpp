@@ -7,16 +7,6 @@ namespace {
 
 constexpr size_t chunk_rows = 16; // handed to a thread together
 
-// The rows of a sequence: of the step's tokens, or of those whose logits are needed.
-std::pair<int32_t, int32_t> rows_of(const StepBatch &batch, Lead lead, size_t sequence) {
-    const int32_t begin = batch.row_begin[sequence], end = batch.row_begin[sequence + 1];
-    if (lead == Lead::tokens) return {begin, end};
-    const auto at = [&](int32_t row) {
-        return static_cast<int32_t>(std::ranges::lower_bound(batch.logit_rows, row) - batch.logit_rows.begin());
-    };
-    return {at(begin), at(end)};
-}
-
 void add_sequence(AdapterRows &rows, const AdapterUse &use, std::pair<int32_t, int32_t> span) {
     for (int32_t row = span.first; row < span.second; ++row) {
         const bool is_new =
@@ -40,7 +30,8 @@ std::vector<AdapterRows> adapter_rows(const StepBatch &batch, Lead lead) {
         if (order.empty()) return levels;
         std::ranges::sort(order);
         AdapterRows &rows = levels.emplace_back();
-        for (const auto &[adapter, s] : order) add_sequence(rows, batch.adapters[s][level], rows_of(batch, lead, s));
+        for (const auto &[adapter, s] : order)
+            add_sequence(rows, batch.adapters[s][level], batch.rows_of(s, lead == Lead::rows));
     }
 }
 

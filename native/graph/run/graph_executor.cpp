@@ -184,6 +184,7 @@ void GraphExecutor::make_graphs(const ExecutorOptions &options) {
                 if (piece.place == place) traces.push_back(&piece.trace);
         part.weights.copy(weights_at(passes(), place), products_together(traces));
         part.stock = std::make_unique<StockDevice>(part.backend, *part.store, options.sums_inputs, &part.weights);
+        part.stock->adapters.serve(weights_at(passes(), place));
         decode_->add_graphs(place, *part.stock, limits_);
         if (encode_)
             encode_->add_graphs(place, *part.stock, {limits_.max_rows, 1, limits_.max_sequences, limits_.max_rows});
@@ -221,17 +222,29 @@ void GraphExecutor::make_programs(const ExecutorOptions &options) {
     for (Pass *pass : passes()) pass->place(own_->memory.data());
 }
 
-std::shared_ptr<const LowRankAdapter> GraphExecutor::adapter(std::string identity,
-                                                             const std::vector<AdapterPair> &pairs) const {
-    if (has_graphs())
-        throw UnsupportedError("adapter", "adapters per request need a model that Quire's own kernels run on the CPU");
-    std::vector<WeightRef> products;
-    for_operations(
-        passes(), [](Place) { return true; },
-        [&](const OperationKind &kind) {
-            if (const auto *linear = dynamic_cast<const Linear *>(&kind)) products.push_back(linear->weight());
-        });
-    return std::make_shared<const LowRankAdapter>(std::move(identity), own_->kernels, products, pairs);
+std::shared_ptr<LowRankAdapter> GraphExecutor::adapter(std::string identity,
+                                                       const std::vector<AdapterPair> &pairs) const {
+    const auto products_at = [&](bool on_devices) {
+        std::vector<WeightRef> found;
+        for_operations(
+            passes(), [&](Place place) { return is_device(place) == on_devices; },
+            [&](const OperationKind &kind) {
+                if (const auto *linear = dynamic_cast<const Linear *>(&kind)) found.push_back(linear->weight());
+            });
+        return found;
+    };
+    AdaptedWeights products{products_at(false), products_at(true)};
+    const auto has = [](const std::vector<DType> &dtypes, DType dtype) {
+        return std::ranges::find(dtypes, dtype) != dtypes.end();
+    };
+    for (size_t d = 0; has_graphs() && d < devices_.size(); ++d) {
+        const Device device = devices_[d]->backend.device();
+        const std::vector<DType> dtypes = device.dtypes("mul_mat_id");
+        if (!has(dtypes, DType::f32))
+            throw UnsupportedError("adapter", cat(device.name(), " has no products with a matrix per row"));
+        products.devices_have_bf16 = products.devices_have_bf16 && has(dtypes, DType::bf16);
+    }
+    return make_adapter(std::move(identity), own_ ? &own_->kernels : nullptr, products, pairs);
 }
 
 std::shared_ptr<ThreadTeam> GraphExecutor::team() const { return own_ ? own_->team : nullptr; }
@@ -257,7 +270,7 @@ std::vector<GraphExecutor::DeviceBytes> GraphExecutor::device_bytes() const {
         there.free = part.backend.device().memory_free_bytes();
         there.total = part.backend.device().memory_total_bytes();
         if (!part.stock) continue;
-        there.weights = part.weights.size_bytes();
+        there.weights = part.weights.size_bytes() + part.stock->adapters.size_bytes();
         there.cache = part.store->size_bytes();
         there.compute = part.stock->cache.compute_bytes() + part.stock->cache.inputs().size_bytes();
         for (const Pass *pass : passes()) there.compute += pass->boundary_bytes(d);

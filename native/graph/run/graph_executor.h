@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "graph/cpu/low_rank_adapter.h"
+#include "graph/cpu/cpu_pairs.h"
 #include "graph/run/executor.h"
 #include "graph/run/executor_options.h"
 #include "graph/stock/input_sums.h"
@@ -57,9 +57,9 @@ class GraphExecutor : public Executor {
     }
     const float *features() override;
 
-    // An adapter that requests to this model may use.  UnsupportedError if a part of the model runs by ggml's operators;
-    // otherwise the errors of LowRankAdapter.  Thread-safe.
-    std::shared_ptr<const LowRankAdapter> adapter(std::string identity, const std::vector<AdapterPair> &pairs) const;
+    // An adapter that requests to this model may use.  UnsupportedError if a device lacks products with a matrix per row;
+    // otherwise the errors of make_adapter.  Thread-safe.
+    std::shared_ptr<LowRankAdapter> adapter(std::string identity, const std::vector<AdapterPair> &pairs) const;
 
     std::shared_ptr<ThreadTeam> team() const; // used by Quire's own kernels, to be shared; null without them
     size_t cache_bytes() const; // at most in use: the budget, null blocks and the zero state

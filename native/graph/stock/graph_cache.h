@@ -41,6 +41,7 @@ class GraphCache {
     const LoweredGraph &get(const GraphKey &key);
     void run(const LoweredGraph &graph) { runner_->run(graph); }
     const InputMemory &inputs() const { return inputs_; }
+    void forget_all();
     size_t compute_bytes() const;
     size_t n_graphs() const { return graphs_.size(); }
 
@@ -52,7 +53,6 @@ class GraphCache {
     void check_supported(const LoweredGraph &graph) const;
     const LoweredGraph &add(LoweredGraph graph);
     const LoweredGraph &measure(LoweredGraph graph);
-    void forget_all();
     void make_allocator();
     LoweredGraph lowered(const GraphKey &key) const;
     Backend &backend_;

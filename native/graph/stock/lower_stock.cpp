@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "graph/stock/adapter_products.h"
 #include "graph/stock/logit_strips.h"
 #include "graph/stock/stock_parts.h"
 #include "graph/trace/boundary.h"
@@ -59,7 +60,7 @@ LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const
     size_t n_tensors = 128; // room for shared inputs and the like
     for (const Operation &operation : trace.operations) {
         const size_t n_parts = operation.kind->has_state() ? key.states.parts.size() : 0;
-        n_tensors += operation.kind->n_tensors() * std::max<size_t>(1, n_parts) + 8;
+        n_tensors += operation.kind->n_tensors() * std::max<size_t>(1, n_parts) + adapter_tensors(key) + 8;
     }
     LoweredGraph out;
     out.key = key;
@@ -70,6 +71,7 @@ LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const
     out.graph = ggml_new_graph_custom(out.context.get(), n_tensors, false);
     StockGraph graph{trace, store_, out};
     graph.device = device_;
+    graph.adapters = &adapters_;
     for (const std::vector<int> &readers : readers_of(trace)) graph.n_reads.push_back(static_cast<int>(readers.size()));
     graph.values.reserve(trace.operations.size());
     for (const Operation &operation : trace.operations) graph.values.push_back(lower_operation(graph, operation));

@@ -10,6 +10,7 @@ struct ggml_backend;
 
 namespace quire {
 
+class DeviceAdapters;
 class DeviceWeights;
 
 // A graph under construction.
@@ -28,6 +29,7 @@ struct StockGraph {
     std::map<std::pair<ggml_tensor *, ggml_tensor *>, ggml_tensor *> products{}; // by merged matrix and input
     ggml_backend *device = nullptr; // its flash attention and Quire's kernels are used if it has them; null on the CPU
     DeviceWeights *copies = nullptr;
+    const DeviceAdapters *adapters = nullptr;
     ggml_context *context() const { return out.context.get(); }
 
     ggml_tensor *new_input(ggml_type type, std::initializer_list<int64_t> ne, const char *label);
@@ -44,8 +46,9 @@ class StockLowering : public Lowering {
   public:
     // `device`: null on the CPU, whose graphs compute all scores and so are the oracle of devices.  `sums`: observes the
     // inputs of products; may be null.  `copies`: of weights that are not on the device; may be null.
-    StockLowering(const KvStore &store, ggml_backend *device, InputSums *sums, DeviceWeights *copies = nullptr)
-        : store_(store), device_(device), sums_(sums), copies_(copies) {}
+    StockLowering(const KvStore &store, ggml_backend *device, InputSums *sums, DeviceWeights *copies,
+                  const DeviceAdapters &adapters)
+        : store_(store), device_(device), sums_(sums), copies_(copies), adapters_(adapters) {}
     LoweredGraph lower(const Trace &trace, const GraphKey &key) const override;
 
   private:
@@ -55,6 +58,7 @@ class StockLowering : public Lowering {
     ggml_backend *device_;
     InputSums *sums_;
     DeviceWeights *copies_;
+    const DeviceAdapters &adapters_;
 };
 
 } // namespace quire

@@ -24,6 +24,7 @@ struct GraphKey {
     std::vector<AttentionForm> attention{};
     int n_strips = 0; // per row of logits, found on the device (graph/stock/logit_strips.h)
     StateForm states{};
+    int n_adapters = 0; // that a row has at most
     auto operator<=>(const GraphKey &) const = default;
 };
 
@@ -48,6 +49,17 @@ struct StateInputs {
     std::map<int, ggml_tensor *> kept;
 };
 
+// One adapter of each row: the first of all rows that have one, or the second and so on.
+struct AdapterPlace {
+    Lead lead;
+    int level;
+    auto operator<=>(const AdapterPlace &) const = default;
+};
+struct AdapterInput {
+    // i32 [n], f32 [n, 1, 1]: where the row's adapter is (graph/stock/device_adapters.h), and its scale.
+    ggml_tensor *slots = nullptr, *scales = nullptr;
+};
+
 // Input tensors, filled by step_inputs before each run; null if absent.
 struct GraphInputs {
     ggml_tensor *tokens = nullptr; // i32 [n_tokens]
@@ -69,6 +81,7 @@ struct GraphInputs {
     // `paged` the first token that a row sees, counted from its first block, and their number, i32 [rows, 2].
     std::map<PartPlace, ggml_tensor *> rows, blocks, masks, bias_columns, spans;
     StateInputs states;
+    std::map<AdapterPlace, AdapterInput> adapters;
     std::vector<std::pair<ggml_tensor *, const Boundary *>> carried; // f32 [n_tokens or n_rows, ...]
     // All inputs, in one buffer, and their size there.
     std::vector<ggml_tensor *> all;

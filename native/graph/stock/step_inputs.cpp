@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "graph/stock/adapter_products.h"
 #include "graph/trace/boundary.h"
 
 namespace quire {
@@ -260,6 +261,7 @@ void StepInputs::fill(const StepToFill &step) {
     fill_features(step, inputs.features);
     fill_sequences(step, inputs.sequences);
     fill_state_inputs(step);
+    fill_adapter_inputs(step);
     for (auto [target, boundary] : inputs.carried) fill_carried(step, *boundary, target);
     for (auto [window, target] : inputs.row_masks) fill_row_mask(step, window, target);
     for (auto [n, target] : inputs.row_bias_columns) fill_row_bias_columns(step, n, target);

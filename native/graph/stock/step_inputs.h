@@ -8,6 +8,8 @@
 
 namespace quire {
 
+class DeviceAdapters;
+
 struct StepToFill {
     const LoweredGraph &graph;
     const StepBatch &batch;
@@ -16,6 +18,7 @@ struct StepToFill {
     int n_states; // slots; devices have one more, whose state is never read
     const InputMemory &memory;
     const CacheLayout &layout;
+    const DeviceAdapters &adapters; // with those of the batch
     CacheLifetime lifetime(int group) const;
 };
 

@@ -8,8 +8,9 @@ namespace quire {
 
 StockDevice::StockDevice(Backend &backend_, const KvStore &store_, bool sums_inputs, DeviceWeights *copies)
     : backend(backend_), store(store_), on_device(!backend_.is_cpu()),
-      sums(sums_inputs ? std::make_unique<InputSums>() : nullptr),
-      lowering(store_, on_device ? backend_.handle() : nullptr, sums.get(), copies), cache(backend_, lowering) {}
+      sums(sums_inputs ? std::make_unique<InputSums>() : nullptr), adapters(backend_.device()),
+      lowering(store_, on_device ? backend_.handle() : nullptr, sums.get(), copies, adapters),
+      cache(backend_, lowering) {}
 
 StockGraphs::StockGraphs(StockDevice &device, const Trace &trace, GraphLimits limits)
     : device_(device), trace_(trace), number_(device.cache.add_trace(trace)), buckets_(limits, device.on_device),
@@ -60,12 +61,13 @@ float *StockGraphs::run_step(const StepBatch &batch) {
     const std::vector<GroupAttention> attention = planner_.plan(batch, n_tokens);
     const StatePlan states = states_.plan(batch, n_tokens);
     last_ = nullptr;
+    prepare_adapters(batch);
     const GraphCache &cache = device_.cache;
-    const LoweredGraph &graph =
-        device_.cache.get({n_tokens, n_rows, number_, forms(attention),
-                           finds_strips_ ? strips_wanted(batch.likeliest, trace_.n_vocab) : 0, states.form});
-    device_.inputs.fill(
-        {graph, batch, attention, states, device_.store.sizes().n_states, cache.inputs(), device_.store.layout()});
+    const LoweredGraph &graph = device_.cache.get({n_tokens, n_rows, number_, forms(attention),
+                                                   finds_strips_ ? strips_wanted(batch.likeliest, trace_.n_vocab) : 0,
+                                                   states.form, DeviceAdapters::n_levels(batch)});
+    device_.inputs.fill({graph, batch, attention, states, device_.store.sizes().n_states, cache.inputs(),
+                         device_.store.layout(), device_.adapters});
     if (device_.sums)
         device_.sums->begin_step(static_cast<int>(batch.tokens.size()), static_cast<int>(batch.logit_rows.size()));
     cache.inputs().send(graph);
@@ -81,6 +83,16 @@ float *StockGraphs::run_step(const StepBatch &batch) {
     if (device_.on_device) ggml_backend_synchronize(device_.backend.handle());
     if (has_strips_) strips_.finish();
     return logits;
+}
+
+// Graphs that are built before an allocation fails would read the old stacks.
+void StockGraphs::prepare_adapters(const StepBatch &batch) {
+    try {
+        if (device_.adapters.prepare(batch)) device_.cache.forget_all();
+    } catch (...) {
+        device_.cache.forget_all();
+        throw;
+    }
 }
 
 void StockGraphs::fetch_left(const LoweredGraph &graph) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/device_faults.h"
+#include "graph/stock/device_adapters.h"
 #include "graph/stock/graph_cache.h"
 #include "graph/stock/graph_key.h"
 #include "graph/stock/logit_strips.h"
@@ -20,6 +21,7 @@ struct StockDevice {
     const KvStore &store;
     bool on_device;
     std::unique_ptr<InputSums> sums; // null if not needed
+    DeviceAdapters adapters;
     StockLowering lowering;
     GraphCache cache;
     StepInputs inputs;
@@ -53,6 +55,7 @@ class StockGraphs {
     };
     void reserve(const GraphLimits &limits);
     float *run_step(const StepBatch &batch);
+    void prepare_adapters(const StepBatch &batch);
     static std::vector<AttentionForm> forms(const std::vector<GroupAttention> &attention);
     // The first n_rows of `tensor`: in place if it is in host memory, else copied into `copy`.
     float *fetch(const ggml_tensor *tensor, size_t n_rows, Copy &copy);

@@ -3,7 +3,7 @@
 
 namespace quire {
 
-class LowRankAdapter; // graph/cpu/low_rank_adapter.h
+struct LowRankAdapter; // graph/trace/low_rank_adapter.h
 
 struct AdapterUse {
     const LowRankAdapter *adapter; // kept by the request

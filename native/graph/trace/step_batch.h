@@ -1,9 +1,11 @@
 // A step as flat arrays, on which both lowerings and the scheduler agree.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "graph/trace/adapter_use.h"
@@ -53,6 +55,16 @@ struct StepBatch {
     // [n_sequences] the adapters of its rows, in the order in which they are added; empty: no sequence has any.
     std::vector<std::vector<AdapterUse>> adapters = {};
     std::span<const float> features = {}; // [n_rows, n] that the trace reads; borrowed until the step has run
+
+    // [begin, end) of a sequence's rows: of the step's tokens, or of those whose logits are needed.
+    std::pair<int32_t, int32_t> rows_of(size_t sequence, bool of_logits) const {
+        const int32_t begin = row_begin[sequence], end = row_begin[sequence + 1];
+        if (!of_logits) return {begin, end};
+        const auto at = [&](int32_t row) {
+            return static_cast<int32_t>(std::ranges::lower_bound(logit_rows, row) - logit_rows.begin());
+        };
+        return {at(begin), at(end)};
+    }
 };
 
 } // namespace quire

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_LIBRARY", "AdapterInfo", "AdapterLibrary"]
 
 _MOST_NAME = 256  # characters
-NO_LIBRARY = "[adapter] adapters per request need a model that Quire's own kernels run on the CPU"
+NO_LIBRARY = "[adapter] unsupported adapters per request: the device has no products with a matrix per row (mul_mat_id)"
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,8 @@ class LLMBase(ModelControls):
 
         Raises:
             LoadError: The adapter is missing or malformed, or does not fit the model.
-            UnsupportedError: The adapter has something that Quire does not compute, or the model runs on a device.
+            UnsupportedError: The adapter has something that Quire does not compute, or the device has no
+                products with a matrix per row.
             RequestError: The name is taken, or the rank is more than ``max_lora_rank``.
         """
         return self._library().add(os.fspath(path), name, scale, replace=replace)

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/large_pages.h"
-#include "graph/cpu/low_rank_adapter.h"
+#include "graph/cpu/cpu_pairs.h"
 
 namespace quire {
 namespace {
@@ -33,7 +33,7 @@ struct AdapterSums::Work {
     const AdapterRows *rows;
     const AdapterChunk *chunk;
     const AdaptedProduct *product;
-    const LowRankAdapter::Pair *pair;
+    const CpuPairs::Pair *pair;
     size_t h_at; // where its rows of A x lie
     int n_rows() const { return static_cast<int>(chunk->n()); }
     int32_t row(int i) const { return rows->rows[chunk->begin + static_cast<size_t>(i)]; }
@@ -89,9 +89,11 @@ AdapterSums::~AdapterSums() = default;
 
 void AdapterSums::add_level(const AdapterRows &rows, std::span<const AdaptedProduct> products) {
     for (const AdapterChunk &chunk : rows.chunks) {
+        const CpuPairs *pairs = chunk.adapter->on_cpu.get();
+        if (pairs == nullptr) continue;
         const size_t before = works_.size();
         for (const AdaptedProduct &product : products) {
-            const LowRankAdapter::Pair *pair = chunk.adapter->find(product.weight);
+            const CpuPairs::Pair *pair = pairs->find(product.weight);
             if (pair == nullptr) continue;
             const Work &work = works_.emplace_back(Work{&rows, &chunk, &product, pair, h_bytes_});
             h_bytes_ += (work.h_row_bytes() * chunk.n() + 63) / 64 * 64;

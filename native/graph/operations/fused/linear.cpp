@@ -5,6 +5,7 @@
 #include "graph/cpu/cpu_lowering.h"
 #include "graph/operations/fused/adapted_products.h"
 #include "graph/operations/fused/elements.h"
+#include "graph/stock/adapter_products.h"
 #include "graph/stock/device_weights.h"
 #include "graph/stock/row_products.h"
 #include "graph/stock/stock_parts.h"
@@ -26,6 +27,10 @@ TraceTensor linear(const TraceTensor &x, WeightRef weight, WeightRef bias) {
 std::string Linear::describe() const { return "linear " + weight_->name + (bias_ ? " + " + bias_->name : ""); }
 
 ggml_tensor *Linear::lower(const StockParts &p) const {
+    return with_adapters(p, weight_.get(), p.inputs[0], lower_product(p));
+}
+
+ggml_tensor *Linear::lower_product(const StockParts &p) const {
     const auto merged = p.copies == nullptr ? std::nullopt : p.copies->merged(weight_);
     if (merged && !(merged->is_gate && p.lead == 1)) {
         ggml_tensor *&all = p.graph->products[{merged->whole, p.inputs[0]}];

@@ -20,6 +20,7 @@ class Linear : public OperationKind {
     const WeightRef &bias() const { return bias_; } // may be null
 
   private:
+    ggml_tensor *lower_product(const StockParts &parts) const;
     WeightRef weight_, bias_;
 };
 

@@ -121,7 +121,8 @@ class _Fitter:
     def _room(self, device: Device, free: int | None = None) -> int:
         """Return the bytes that the model may take on a device."""
         free = device.memory_free_bytes if free is None else free
-        beside = self.needs.media_bytes if device is self.devices[0] else 0
+        # Adapters are spread like the layers, but their matrices may be on any of the devices.
+        beside = self.needs.adapter_bytes + (self.needs.media_bytes if device is self.devices[0] else 0)
         return max(0, min(free - self.config.fit_target * _MIB, self.config.memory_bytes or free) - beside)
 
     def _placement(self, n_gpu_layers: int | None, n_cpu_moe: int) -> Placement | None:

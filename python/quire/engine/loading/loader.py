@@ -15,6 +15,7 @@ from ...models import load_model
 from ...params.engine_options import CacheDType, EngineConfig
 from ...tokenizer import Tokenizer
 from ...tokenizer.from_gguf import read_metadata
+from .adapter_needs import library_bytes, takes_adapters
 from .device_choice import device_at_hand, devices_of
 from .draft import opened_draft, predictor_beside, wants_predictor
 from .fit import Fit, fitted
@@ -166,7 +167,8 @@ def open_reader(
     apply_overrides(reader, config)
     # Converted tensors must not fill the host's memory on their way to a device, so the fit uses the shapes alone.
     is_shape = reader.is_made and devices[0].kind != "cpu"
-    model, adapter_bytes = _adapted(_shape(reader) if is_shape else reader, config)
+    has_library = takes_adapters(devices, sums_inputs=sums_inputs)
+    model, adapter_bytes = _adapted(_shape(reader) if is_shape else reader, config, has_library=has_library)
     config = _within_positions(config, model, reader, path)
     tokenizer = Tokenizer(read_metadata(reader.metadata)) if "tokenizer.ggml.model" in reader.metadata else None
     if tokenizer is not None and tokenizer.chat_template is None and model.config.decoder_start is not None:
@@ -182,14 +184,8 @@ def open_reader(
             devices = devices_of(config)
     if is_shape:
         is_whole = fit is not None and fit.placement is None
-        model, adapter_bytes = _adapted(reader, config, devices[0] if is_whole else None)
-    has_library = devices[0].kind == "cpu" and config.kernels != "stock" and not sums_inputs
-    if has_library and config.adapters:  # requests choose among them
-        model = load_model(reader, predicts=wants_predictor(config, devices[0]))
-    if has_library:
-        sizes = [_size_of(Path(adapter)) for adapter, _ in config.adapters]
-        sizes += [_size_of(Path(adapter)) for _, adapter in config.lora_modules]
-        adapter_bytes = sum(sorted(sizes)[-config.max_loras :])
+        place = devices[0] if is_whole else None
+        model, adapter_bytes = _adapted(reader, config, place, has_library=has_library)
     kernel_set = kernel_set_of(config, devices[0], fit.placement if fit else None)
     if fit is None:
         kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
@@ -239,7 +235,7 @@ def fit_of(reader: GGUFReader, path: Path, config: EngineConfig) -> Fit:
     config = replace(config, device=device_at_hand(config))
     if devices_of(config)[0].kind == "cpu":
         raise UnsupportedError("[fit] nothing to fit on the CPU: choose another device")
-    model, adapter_bytes = _adapted(reader, config)
+    model, adapter_bytes = _adapted(reader, config, has_library=takes_adapters(devices_of(config)))
     media = media_source(config.mmproj, path)
     return _fitted(path, reader, model, config, adapter_bytes=adapter_bytes, media=media)[0]
 
@@ -255,30 +251,32 @@ def _fitted(
 ) -> tuple[Fit, CacheDType]:
     kv_dtype = cache_dtype(config.kv_dtype, None, is_kept=not model.config.is_encoder)  # one type for all layers
     needs = needs_of(path, reader, model, config, kv_dtype=kv_dtype, adapter_bytes=adapter_bytes)
-    needs = replace(needs, media_bytes=encoder_bytes(media, config, devices_of(config)[0]))
+    # Measuring the model's parts leaves them out.
+    beside = adapter_bytes if takes_adapters(devices_of(config)) else 0
+    needs = replace(needs, media_bytes=encoder_bytes(media, config, devices_of(config)[0]), adapter_bytes=beside)
     return fitted(needs, model, config, devices_of(config), kv_dtype), kv_dtype
 
 
-def _adapted(reader: GGUFReader, config: EngineConfig, device: Device | None = None) -> tuple[LoadedModel, int]:
-    """Return the model with its adapters, on the device or in host memory, and the bytes of the adapters."""
+def _adapted(
+    reader: GGUFReader, config: EngineConfig, device: Device | None = None, *, has_library: bool
+) -> tuple[LoadedModel, int]:
+    """Return the model, on the device or in host memory, and the bytes of its adapters.
+
+    ``has_library``: requests choose among the adapters, which are no part of the model.
+    """
     predicts = wants_predictor(config, devices_of(config)[0])
 
     def place(tensor: Tensor) -> Tensor:
         return tensor if device is None else tensor.to(device)
 
-    if not config.adapters:
-        return load_model(reader, place, predicts=predicts), 0
+    if has_library or not config.adapters:
+        on_device = devices_of(config)[0].kind != "cpu"
+        return load_model(reader, place, predicts=predicts), library_bytes(config, on_device=on_device)
     from ...checkpoints.conversion import opened_adapters
 
     with opened_adapters(config.adapters, reader, config.load) as adapters:
         model = load_model(reader, place, adapters, predicts=predicts)
         return model, sum(adapter.reader.size_bytes for adapter in adapters)
-
-
-def _size_of(adapter: Path) -> int:
-    """Return the bytes of an adapter's file, or of those in its folder; 0 if it is not there."""
-    files = adapter.iterdir() if adapter.is_dir() else [adapter]
-    return sum(each.stat().st_size for each in files if each.is_file())
 
 
 def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:

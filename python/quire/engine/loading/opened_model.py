@@ -179,7 +179,7 @@ class ModelParts:
         return ControlVectors(files, config.dim, config.n_layer, self.config.control_vector_layers)
 
     def _adapters(self, executor: Executor) -> AdapterLibrary | None:
-        """Return the adapters that requests choose from, if the model's kernels take any."""
+        """Return the adapters that requests choose from, unless they are a part of the model."""
         config = self.config
         if not self.has_library:
             if config.lora_modules:

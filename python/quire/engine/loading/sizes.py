@@ -65,6 +65,7 @@ class ModelNeeds:
     - ``limited``: the groups of layers with a window or chunks.
     - ``fixed_bytes``: its vocabulary and the rows of logits, which do not depend on the sizes.
     - ``media_bytes``: encoders of images and sounds.
+    - ``adapter_bytes``: on a device, adapters that requests choose from, beside its weights.
     - ``paged``: a larger cache costs nothing until it is used.  Otherwise every graph is planned for the whole cache.
     - ``on_device``: a part on a device, whose graphs read only the used part of a cache.
     - ``n_ctx_advised``: the length limit of an embedding model.
@@ -86,6 +87,7 @@ class ModelNeeds:
     n_source: int = 0
     fixed_bytes: int = 0
     media_bytes: int = 0
+    adapter_bytes: int = 0
     n_ctx_advised: int | None = None
     limited: tuple[GroupNeeds, ...] = ()
 
