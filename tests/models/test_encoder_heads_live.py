@@ -34,6 +34,8 @@ CASES: list[tuple[str, str, dict[str, object]]] = [
     ("albert", "AlbertForTokenClassification", {}),
     ("deberta-v2", "DebertaV2ForSequenceClassification", {"share_att_key": False, "norm_rel_ebd": "none"}),
     ("deberta-v2", "DebertaV2ForTokenClassification", {"position_buckets": -1, "position_biased_input": True}),
+    ("deberta-v2", "DebertaV2ForSequenceClassification", {"conv_kernel_size": 3, "conv_act": "gelu"}),
+    ("deberta-v2", "DebertaV2ForTokenClassification", {"conv_kernel_size": 3}),
     ("nomic-bert", "NomicBertForSequenceClassification", {}),
     ("nomic-bert", "NomicBertForTokenClassification", {}),
     ("jina-bert-v3", "JinaEmbeddingsV3ForTokenClassification", {}),
@@ -116,13 +118,20 @@ def test_a_model_without_tags_refuses_them(tmp_path: Path) -> None:
         llm.tag("x")
 
 
-def test_texts_of_a_batch_keep_their_distances(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changes", [{}, {"conv_kernel_size": 3}], ids=["", "convolution"])
+def test_texts_of_a_batch_keep_their_distances(tmp_path: Path, changes: dict[str, object]) -> None:
     """DeBERTa: rows of several texts in one step, longer than the distances that have a bucket of their own."""
-    model = write_random(tmp_path, "deberta-v2", "DebertaV2Model", {"max_relative_positions": 24})
-    prompts = [(IDS * 9)[: 7 + 25 * i] for i in range(3)]
+    model = write_random(tmp_path, "deberta-v2", "DebertaV2Model", {"max_relative_positions": 24, **changes})
+    prompts = [(IDS * 9)[:n] for n in (1, 2, 7, 32, 57)]
     with torch.no_grad():
-        expected = [model(torch.tensor([ids])).last_hidden_state[0, 0].numpy() for ids in prompts]
+        expected = np.concatenate([model(torch.tensor([ids])).last_hidden_state[0].numpy() for ids in prompts])
     for kernels in ("auto", "stock"):
         with LLM(tmp_path, threads=1, kernels=kernels) as llm:  # type: ignore[arg-type]
-            found = llm.embed(prompts, pooling="cls", normalize=False)
-        assert np.abs(found - np.stack(expected)).max() <= 1e-3 * np.abs(expected).max()
+            found = np.concatenate(llm.embed_tokens(prompts))
+        assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()
+
+
+def test_convolutions_of_another_width_are_refused(tmp_path: Path) -> None:
+    write_random(tmp_path, "deberta-v2", "DebertaV2Model", {"conv_kernel_size": 5})
+    with pytest.raises(UnsupportedError, match="conv_kernel_size"):
+        LLM(tmp_path)

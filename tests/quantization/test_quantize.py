@@ -219,3 +219,11 @@ def test_an_unknown_mix_is_an_error_that_names_it(source: Source) -> None:
         plan(GGUFReader(source("qwen3moe")), "nonsense")
     with pytest.raises(UnsupportedError, match="allow-requantize"):
         plan(GGUFReader(Path(__import__("quire").__file__).parent / "data" / "tiny-chat-q8_0.gguf"), "Q4_0")
+
+
+def test_embeddings_of_distances_keep_their_type(tmp_path: Path) -> None:
+    """DeBERTa multiplies them by every layer's matrices, so that errors of few bits add up."""
+    reader = GGUFReader(write_source(tmp_path, "deberta-v2"))
+    (made,) = quantize_model(reader, tmp_path / "q.gguf", plan(reader, "Q4_0"))
+    dtypes = {info.name: str(info.dtype) for info in GGUFReader(made).tensors}
+    assert dtypes["rel_embd.weight"] == "f32" != dtypes["blk.0.ffn_down.weight"]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from .._native.graph import Weight, head_linear
-from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, computed, f32, u32
+from .._native.graph import Weight, activate, head_linear, multiply_broadcast, tanh
+from .._native.graph import slice as slice_
+from ..checkpoints.mapping import Array, Change, Checkpoint, Fields, Key, Source, computed, f32, tensor, u32
 from ..errors import LoadError, UnsupportedError
-from ..nn import MLP, Keys, Step, Tensor, Weights
+from ..nn import MLP, Keys, Step, Tensor, Weights, embed
+from .base import Mixer
 from .encoding import (
     ENCODER_KEYS,
     HEAD_KEYS,
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 ARCHES = ("deberta-v2",)
+CONVOLUTION: dict[str, Callable[[Tensor], Tensor]] = {"tanh": tanh, "gelu": partial(activate, activation="gelu")}
 
 
 def buckets_of(reach: int, span: int, longest: int) -> list[int]:
@@ -88,14 +93,79 @@ class Attention:
         return self.o(step.attend_both_ways(q, k, v, scale=self.scale, related=related))
 
 
+class Neighbours:
+    """Shifts rows by one position, within a text: zeros come in at its ends.
+
+    No operation does that for encoders.  Attention whose scores depend on the distance alone copies the row of a
+    neighbour; at the end of a text, where no row has that distance, it returns a mean instead.  There, the mean of
+    alternating signs over a row and its neighbour is the row's own sign, and else 0.
+    """
+
+    WIDTH = 16  # the smallest that kernels take
+    DISTANCES = 5
+
+    def __init__(self, config: EncoderConfig, weights: Weights) -> None:
+        import numpy as np
+
+        self.n_head = config.n_head
+        signs = np.where(np.arange(config.n_ctx_train) % 2, -1.0, 1.0).astype(np.float32)
+        self.signs = weights.computed("signs", np.repeat(signs[:, None], self.WIDTH, 1))
+        self.zeros = weights.computed("zeros", np.zeros((config.n_ctx_train, self.n_head * self.WIDTH), np.float32))
+        middle = self.DISTANCES // 2
+        self.copies, self.means = {}, {}
+        for side in (-1, 1):
+            copy, mean = np.full((2, 1, self.DISTANCES), -1e9, np.float32)
+            copy[:, middle + side] = mean[:, [middle, middle + side]] = 0.0
+            self.copies[side] = weights.computed(f"copy{side}", np.tile(copy, (self.n_head, 1)))
+            self.means[side] = weights.computed(f"mean{side}", mean)
+
+    def __call__(self, x: Tensor, side: int, step: Step) -> Tensor:
+        """Return the rows ``[tokens, n]`` of the previous (-1) or next (1) positions."""
+        nothing, signs = embed(step.positions, self.zeros).heads(self.n_head), embed(step.positions, self.signs)
+        alike = slice_(nothing, 1, 0, 1)
+        copied = step.attend_both_ways(nothing, nothing, x.heads(self.n_head), scale=1.0, bias=self.copies[side])
+        mean = step.attend_both_ways(alike, alike, signs.heads(1), scale=1.0, bias=self.means[side])
+        is_end = slice_(mean * signs, 0, 0, 1)
+        return copied + multiply_broadcast(copied, is_end) * -1.0
+
+
+class Convolution:
+    """A convolution over three neighbouring rows, beside the first layer."""
+
+    def __init__(self, keys: Keys, config: EncoderConfig, weights: Weights) -> None:
+        activation = keys.text("convolution.activation")
+        if activation not in CONVOLUTION:
+            raise UnsupportedError(f"[{keys.arch}] unsupported convolution.activation '{activation}'")
+        self.activation = CONVOLUTION[activation]
+        self.neighbours = Neighbours(config, weights)
+        self.before, self.after = (weights.linear(f"conv_{at}", config.dim, config.dim) for at in ("before", "after"))
+        self.here = weights.linear("conv_here", config.dim, config.dim, bias=True)
+        self.norm = weights.layer_norm("conv_norm", config.dim, config.eps)
+
+    def __call__(self, x: Tensor, layer: Tensor, step: Step) -> Tensor:
+        """Return the output of the first layer, ``layer``, whose input is ``x``, with the convolution."""
+        made = self.before(self.neighbours(x, -1, step)) + self.after(self.neighbours(x, 1, step)) + self.here(x)
+        return self.norm(layer + self.activation(made))
+
+
+class FirstBlock:
+    def __init__(self, block: Mixer, convolution: Convolution) -> None:
+        self.block, self.convolution = block, convolution
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        return self.convolution(x, self.block(x, step), step)
+
+
 class DebertaV2(Encoder):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = EncoderConfig.read_file(keys, weights, n_vocab)
         distances = self._distances(keys, weights, config)
-        blocks = [
+        blocks: list[Mixer] = [
             Block(config, block, Attention(config, block, distances), MLP(block, config.dim, config.ffn_dim, "gelu"))
             for block in weights.blocks(config.n_layer)
         ]
+        if (first := weights.scope("blk.0")).has("conv_here.weight"):
+            blocks[0] = FirstBlock(blocks[0], Convolution(keys, config, first))
         embeddings = Embeddings(config, weights, has_positions=weights.has("position_embd.weight"))
         super().__init__(config, keys, weights, embeddings, blocks)
 
@@ -131,6 +201,32 @@ def _longest(config: Fields) -> int:
     return _positive(config, "max_relative_positions") or config.integer("max_position_embeddings", 512)
 
 
+def _activation(config: Fields) -> str | None:
+    """Return the activation of the convolution beside the first layer; None without one."""
+    if not (size := config.integer("conv_kernel_size", 0)):
+        return None
+    if size != 3 or config.integer("conv_groups", 1) != 1:
+        raise UnsupportedError(
+            f"[convert] unsupported 'conv_kernel_size': {size} in {config.integer('conv_groups', 1)} groups "
+            "(expected 3 in one)"
+        )
+    found = config.text("conv_act", "tanh")
+    if found not in CONVOLUTION:
+        raise UnsupportedError(f"[convert] unsupported 'conv_act': {found:.40} (expected tanh or gelu)")
+    return found
+
+
+def _tap(i: int) -> Change:
+    """Take the matrix that a convolution multiplies one of its rows by."""
+
+    def change(x: Array, config: Fields) -> Array:
+        import numpy as np
+
+        return np.ascontiguousarray(x[:, :, i])
+
+    return change
+
+
 def _kinds(config: Fields) -> None:
     """Refuse scores that are not the sum of both products."""
     found = config.value("pos_att_type")
@@ -154,6 +250,7 @@ _KEYS: dict[str, Key] = {
     "attention.head_count": u32("num_attention_heads", default=24, low=1),
     "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-7),
     "attention.relative_positions": computed("u32", _longest),
+    "convolution.activation": computed("string", _activation),
     "attention.relative_buckets_count": computed("u32", lambda config: _positive(config, "position_buckets") or 0),
 }
 _LAYER = "encoder.layer.{i}"
@@ -170,6 +267,12 @@ _TENSORS: dict[str, str | Source] = {
             ("q", "query"), ("k", "key"), ("v", "value"), ("pos_k", "pos_key"), ("pos_q", "pos_query")
         )
     },
+    **{
+        f"blk.0.conv_{name}.weight": tensor("encoder.conv.conv.weight", change=_tap(i))
+        for i, name in enumerate(("before", "here", "after"))
+    },
+    "blk.0.conv_here.bias": "encoder.conv.conv.bias",
+    "blk.0.conv_norm": "encoder.conv.LayerNorm",
     "blk.{i}.attn_output": f"{_LAYER}.attention.output.dense",
     "blk.{i}.attn_output_norm": f"{_LAYER}.attention.output.LayerNorm",
     "blk.{i}.ffn_up": f"{_LAYER}.intermediate.dense",
@@ -189,14 +292,13 @@ def _of(head: dict[str, str | Source], keys: dict[str, Key]) -> Checkpoint:
             "hidden_act": ("gelu",),
             "pooler_hidden_act": ("gelu",),
             "relative_attention": (True,),
-            "conv_kernel_size": (0, None),
         },
         checks=(_kinds,),
         rope=None,
         tied=True,
         unused=(
             "type_vocab_size", "position_biased_input", "share_att_key", "legacy", "pad_token_id", "cls_dropout",
-            "pooler_*", "conv_act", "conv_groups", "attention_head_size", "embedding_size",
+            "pooler_*", "attention_head_size", "embedding_size",
         ),
         ignored=(*TRAINING_HEADS, "lm_predictions.*", "mask_predictions.*"),
         base="deberta.",
