@@ -181,3 +181,17 @@ def test_saved_sessions_bring_their_blocks(name: str, tmp_path: Path) -> None:
             assert again.token_ids == expected
             assert again.n_cached_tokens < 128 if n_cached is None else again.n_cached_tokens >= n_cached
             assert after.stats().n_failed_checks == 0, after.stats().failed_check
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [({"salt": "x"}, "salt"), ({"tools": 5}, "tools"), ({"tools": "ab"}, "tools"), ({"tools": [5]}, "tools")],
+)
+def test_sessions_refuse_what_their_turns_would(llm: LLM, given: dict[str, object], name: str) -> None:
+    with pytest.raises(RequestError, match=name):
+        llm.session(**given)  # type: ignore[arg-type]
+
+
+def test_a_salt_is_bytes(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="salt 'x'"):
+        llm.generate("Hello", salt="x")  # type: ignore[arg-type]

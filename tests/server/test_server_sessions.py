@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from one_call import call, post
+from quire.files.histories import decode, encode
 from quire.server.routes.session_turns import pinned
 from quire.server.service.caller import Caller
 from quire.server.service.session_store import SessionStore
@@ -25,11 +26,15 @@ GREEDY = {"temperature": 0, "max_tokens": 6}
 
 
 @pytest.fixture(scope="module")
-def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[httpx.Client]]:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("saved")
+
+
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory: pytest.TempPathFactory, saved: Path) -> Iterator[list[httpx.Client]]:
     folder = tmp_path_factory.mktemp("server")
     (folder / "keys").write_text("first-key-0123456789\nsecond-key-0123456789\n")
-    (folder / "saved").mkdir()
-    arguments = ["--api-key-file", str(folder / "keys"), "--slot-save-path", str(folder / "saved")]
+    arguments = ["--api-key-file", str(folder / "keys"), "--slot-save-path", str(saved)]
     with served(folder, arguments) as server:
         found = [server.client(headers={"x-api-key": f"{name}-key-0123456789"}) for name in ("first", "second")]
         with found[0], found[1]:
@@ -173,6 +178,29 @@ def test_saved_sessions_continue_and_files_stay_in_their_folder(clients: list[ht
     for name in bad:
         for path in (f"/v1/sessions/{id_}/save", f"/v1/sessions/{id_}/restore", "/slots/0?action=save"):
             made(client, path, {"filename": name}, 400)
+
+
+FORGED_OPTIONS: list[dict[str, Any]] = [
+    {"tools": "abc"}, {"tools": [5]}, {"tools": [{"type": "function"}]}, {"parallel_tool_calls": 5}, {"unknown": 1},
+    {"chat_template": "{{ 1 }}"}, {"max_prompt_tokens": 5}, {"tool_format": "absent"}, {"template_values": [1]},
+    {"keep_tokens": "x"}, {"tools": [{"type": "function", "function": {"name": 5}}]},
+]  # fmt: skip
+
+
+def test_files_with_forged_options_change_nothing(clients: list[httpx.Client], saved: Path) -> None:
+    client = clients[0]
+    id_ = made(client, "/v1/sessions", {"messages": [SYSTEM]})["id"]
+    made(client, f"/v1/sessions/{id_}/save", {"filename": "true.session"})
+    (whole,) = saved.rglob("true.session")
+    history = decode(whole.read_bytes(), "x")
+    bad_messages = [[{"role": 5, "content": "x"}], [{"role": "user", "content": 5}]]
+    forged = [{"options": options} for options in FORGED_OPTIONS] + [{"messages": each} for each in bad_messages]
+    for values in [*forged, {"text": "Once"}]:
+        whole.write_bytes(encode({**history, **values}))
+        error = made(client, f"/v1/sessions/{id_}/restore", {"filename": "true.session"}, 400)["error"]
+        assert (error["param"], error["code"]) in (("filename", "unusable_file"), ("filename", "other_file")), values
+    assert client.get(f"/v1/sessions/{id_}").json()["messages"] == [SYSTEM]
+    assert said(client, session=id_, messages=user("Hello"))
 
 
 def test_slots_are_saved_restored_and_erased(clients: list[httpx.Client]) -> None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 from ..errors import CapacityError, RequestError
-from ..params.chat_options import ChatOptions
+from ..params.chat_options import CHAT_OPTIONS, ChatOptions
 from ..params.sampling import SamplingParams
 from ..params.sampling_defaults import most_prompt_tokens
 from .core import chat_call
 from .requests.chat import ChatCollector
-from .requests.prompts import RequestOptions, is_id
+from .requests.prompts import RequestOptions, check_salt, is_id
 from .requests.results import GenerationResult, collector_of
 from .requests.truncation import cut_ids
 from .running import Call, Stream
@@ -56,6 +56,10 @@ class SessionOptions:
     keep_tokens: int = 0
 
     def __post_init__(self) -> None:
+        check_salt(self.salt)
+        CHAT_OPTIONS["tools"].rule.check("[session] tools", self.tools)
+        if isinstance(self.tools, str) or not all(isinstance(tool, Mapping) for tool in self.tools or ()):
+            raise RequestError(f"[session] tools {self.tools!r:.40}: expected function definitions")
         if self.truncation not in ("disabled", "auto"):
             raise RequestError(f"[session] truncation {self.truncation!r:.40} is unknown: expected disabled or auto")
         if not is_id(self.keep_tokens) or self.keep_tokens < 0:

@@ -55,6 +55,15 @@ class RequestOptions:
     key: str = ""
     keywords: RequestKeywords = field(default_factory=RequestKeywords)
 
+    def __post_init__(self) -> None:
+        check_salt(self.salt)
+
+
+def check_salt(salt: object) -> None:
+    """Raise RequestError unless ``salt`` is bytes."""
+    if not isinstance(salt, bytes):
+        raise RequestError(f"[request] salt {salt!r:.40} is not bytes")
+
 
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Return one prompt or several as a list.  RequestError that names an item which is no prompt."""

@@ -16,16 +16,13 @@ from ..worker.engine_client import EngineClient
 from ..worker.protocol import Ask, Chat, Delta, Generate
 from .answers import Message, ResponseStream, Turn
 
-__all__ = ["SessionTurn", "begin_turn", "pinned", "unpinned"]
+__all__ = ["OF_ONE_TURN", "SessionTurn", "begin_turn", "pinned", "unpinned"]
 
 WorkT = TypeVar("WorkT", Chat, Generate)
-_OF_ONE_TURN = (
-    "continue_final_message",
-    "add_generation_prompt",
-    "reasoning_budget",
-    "max_prompt_tokens",
-    "tool_choice",
-)
+OF_ONE_TURN = frozenset({
+    "continue_final_message", "add_generation_prompt", "reasoning_budget", "max_prompt_tokens", "tool_choice",
+})  # fmt: skip
+"""Options of a chat that later turns of a session do not keep."""
 
 
 class SessionTurn:
@@ -59,7 +56,7 @@ class SessionTurn:
                 *messages, begun = messages
                 said["content"] = f"{begun.get('content') or ''}{said.get('content') or ''}"
             messages = [*messages, said]
-            session.options = {name: value for name, value in work.options.items() if name not in _OF_ONE_TURN}
+            session.options = {name: value for name, value in work.options.items() if name not in OF_ONE_TURN}
         else:
             text = f"{work.prompt}{''.join(self._message.content)}"
         self._context.service.sessions.grow(session, messages, text)

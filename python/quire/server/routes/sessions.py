@@ -8,6 +8,8 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
+from ...errors import RequestError
+from ...params.chat_options import CHAT_OPTIONS, ChatOptions
 from ..body_types import Body, TimedBody
 from ..failures import ApiError
 from ..listener.replies import Reply
@@ -18,7 +20,7 @@ from ..worker.protocol import Chat, Generate, Work
 from .fields import Name, Text, hints_of
 from .openai.chat_fields import checked_messages
 from .saved import computed, saved_histories
-from .session_turns import pinned, unpinned
+from .session_turns import OF_ONE_TURN, pinned, unpinned
 from .truncation import Truncation
 
 __all__ = [
@@ -122,16 +124,47 @@ async def restore(context: RequestContext[FileBody]) -> Reply:
     if session.is_busy:
         raise ApiError(409, "session_busy", "a turn of the session is in progress: wait for it")
     options = history.get("options") or ({"tools": history["tools"]} if history.get("tools") else {})
-    context.service.sessions.grow(session, history["messages"], history.get("text", ""))
-    session.options = options
-    if not session.is_empty:
-        engine = await _opened(context, session)
-        session.n_tokens = await _compute(context, engine, session)
+    _check_options(context, options)
+    before = session.messages, session.text, session.options
+    session.is_busy = True
+    try:
+        context.service.sessions.grow(session, history["messages"], history.get("text", ""))
+        session.options = options
+        if not session.is_empty:
+            engine = await _opened(context, session)
+            session.n_tokens = await _compute(context, engine, session)
+    except ApiError as error:
+        context.service.sessions.grow(session, *before[:2])
+        session.options = before[2]
+        if error.code in ("invalid_request", "unsupported"):  # what the model says of the messages and options
+            raise _unusable(error.message) from None
+        raise
+    finally:
+        session.is_busy = False
     return Reply.json(session.shown())
 
 
+def _check_options(context: RequestContext[Any], options: dict[str, Any]) -> None:
+    """Refuse options that no turn of a session has, and those that clients may not set.  ApiError 400."""
+    if unknown := sorted(options.keys() - CHAT_OPTIONS.keys()) or sorted(options.keys() & OF_ONE_TURN):
+        raise _unusable(f"a session has no option {unknown[0]!r:.80}")
+    if "chat_template" in options and not context.service.settings.trust_request_chat_template:
+        raise _unusable("it has a chat template, which this server does not accept")
+    tools = options.get("tools") or []
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise _unusable("its tools are no list of function definitions")
+    try:
+        ChatOptions(**options)
+    except RequestError as error:
+        raise _unusable(str(error)) from None
+
+
+def _unusable(reason: str) -> ApiError:
+    return ApiError(400, "unusable_file", f"the file cannot be restored: {reason.removeprefix('[chat] ')}", "filename")
+
+
 def _is_session(history: dict[str, Any]) -> bool:
-    return "messages" in history and not history.get("token_ids")
+    return "messages" in history and not history.get("token_ids") and not (history["messages"] and history.get("text"))
 
 
 async def unpin(context: RequestContext[None]) -> Reply:

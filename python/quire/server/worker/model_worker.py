@@ -92,7 +92,7 @@ class ModelWorker(LLMBase):
         self._forming = FairPool(1, "quire-form")
         # Encoding an image takes long.  Texts do not wait for it, nor do images that are encoded already.
         self._encoding = FairPool(_ENCODING_THREADS, "quire-encode")
-        # Loading takes long.  Pauses that wait for requests in flight have a thread of their own, so others can end them.
+        # Loading takes long.  Pauses that wait for requests in flight have a thread of their own, so others end them.
         self._controlling, self._pausing = FairPool(1, "quire-control"), FairPool(1, "quire-pause")
         shown = self.tokenizer.all_token_bytes()
         shown += [b""] * (self.n_vocab - len(shown))
