@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import httpx
 import pytest
 from quire.engine import LLM
 from quire.params.sampling import SamplingParams
-from served import Served, served
+from served import Served, served, wait_until
 from weather_tool import ASKED, WEATHER
 
 STORY = "Once upon a time"
@@ -468,13 +467,6 @@ def test_an_abandoned_request_is_cancelled(server: Served, client: httpx.Client,
     wait_until(lambda: len(set(free_blocks(client))) == 1)
     # Nothing else can end it before its last token.  Its tokens so far are counted.
     assert status()["totals"]["generated_tokens"] - before < 8 * 1800
-
-
-def wait_until(holds: Any, limit_s: float = 10.0) -> None:
-    end = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_the_access_log_has_one_line_per_request_without_prompts(server: Served, client: httpx.Client) -> None:

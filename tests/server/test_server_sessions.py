@@ -19,7 +19,7 @@ from quire.server.routes.session_turns import pinned
 from quire.server.service.caller import Caller
 from quire.server.service.session_store import SessionStore
 from quire.server.worker.protocol import Ask
-from served import served
+from served import served, wait_until
 
 SYSTEM = {"role": "system", "content": "You are a helpful fox. " * 20}
 GREEDY = {"temperature": 0, "max_tokens": 6}
@@ -57,6 +57,11 @@ def said(client: httpx.Client, *, stream: bool = False, **body: Any) -> str:
 
 def user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
+
+
+def pins(client: httpx.Client) -> dict[str, int]:
+    found: dict[str, int] = client.get("/v1/status").json()["models"][0]["pins"]
+    return found
 
 
 def test_turns_equal_requests_with_the_whole_history(clients: list[httpx.Client]) -> None:
@@ -107,9 +112,15 @@ def test_pins_cover_later_turns(clients: list[httpx.Client]) -> None:
     pinned = made(clients[0], f"/v1/sessions/{id_}/pin")
     assert pinned["pinned"]
     assert pinned["pinned_tokens"] >= 96
+    wait_until(lambda: pins(clients[0])["count"] == 1)
+    shown = pins(clients[0])
+    assert 0 < shown["bytes"] <= shown["most_bytes"]
+    line = next(line for line in clients[0].get("/metrics").text.split("\n") if line.startswith("quire_pinned_bytes{"))
+    assert float(line.split()[1]) == shown["bytes"]
     said(clients[0], session=id_, messages=user("Tell me more about foxes. " * 8))
     assert clients[0].get(f"/v1/sessions/{id_}").json()["pinned_tokens"] > pinned["pinned_tokens"]
     assert made(clients[0], f"/v1/sessions/{id_}/unpin")["pinned"] is False
+    wait_until(lambda: pins(clients[0])["bytes"] == 0)
 
 
 def test_a_session_that_is_deleted_while_it_is_pinned_leaves_no_pin() -> None:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from served import Served, served
+from served import Served, served, wait_until
 
 LONG = "The secret of the first caller is written in many words. " * 20
 CHAT = {"messages": [{"role": "user", "content": LONG}], "max_tokens": 1}
@@ -153,13 +152,6 @@ def test_tokens_of_an_abandoned_answer_are_counted(first: httpx.Client) -> None:
     generated, prompt = (figure(first, name) - at for name, at in zip(names[:2], before[:2], strict=True))
     assert 20 <= generated < 700
     assert 1 <= prompt < 10
-
-
-def wait_until(condition: Callable[[], bool], most_s: float = 60.0) -> None:
-    end = time.monotonic() + most_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_equal_request_ids_do_not_collide(first: httpx.Client, second: httpx.Client) -> None:

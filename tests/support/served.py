@@ -8,14 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
-START_S = 60.0
+START_S = 120.0
+WAIT_S = 120.0  # only a failure takes this long
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,14 @@ def environment() -> dict[str, str]:
 
     assert quire.__file__ is not None
     return {**os.environ, "PYTHONPATH": str(Path(quire.__file__).resolve().parent.parent)}
+
+
+def wait_until(holds: Callable[[], bool], most_s: float = WAIT_S) -> None:
+    """Wait for a state, such as a figure that the worker reports late.  AssertionError if it does not come."""
+    end = time.monotonic() + most_s
+    while not holds():
+        assert time.monotonic() < end, "the awaited state has not come"
+        time.sleep(0.01)
 
 
 @contextmanager

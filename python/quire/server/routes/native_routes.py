@@ -175,6 +175,12 @@ def _model_status(name: str, engine: Any) -> dict[str, Any]:
         known |= {
             "queue": {"waiting": beat.n_waiting, "running": beat.n_running},
             "cache": {"blocks": beat.n_usable_blocks, "used": used, "free": beat.n_free_blocks},
+            "pins": {
+                "count": beat.n_pins,
+                "bytes": beat.n_pinned_bytes,
+                "most_bytes": beat.n_most_pinned_bytes,
+                "given_way": beat.n_pins_given_way,
+            },
             "cache_tiers": {tier.name: _tier(tier) for tier in beat.tiers},
             "memory": {"resident_bytes": beat.rss_bytes, "anonymous_bytes": beat.anonymous_bytes},
             "totals": {

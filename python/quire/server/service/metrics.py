@@ -28,6 +28,7 @@ _TOTALS = {
     "cached_tokens": ("n_prefix_hit_tokens", "Prompt tokens found in the cache."),
     "preemptions": ("n_preemptions", "Sequences that were preempted."),
     "cache_evictions": ("n_evictions", "Cached blocks evicted."),
+    "pins_given_way": ("n_pins_given_way", "Pins that were dropped so that a request could run."),
     "failed_checks": ("n_failed_checks", "Failed checks of the cache's invariants."),
 }
 _GAUGES = {
@@ -37,6 +38,9 @@ _GAUGES = {
     "cache_blocks": ("n_usable_blocks", "Blocks in the cache."),
     "cache_blocks_free": ("n_free_blocks", "Blocks not held by a sequence."),
     "cache_blocks_published": ("n_published_blocks", "Blocks available to the prefix cache."),
+    "pins": ("n_pins", "Pinned prefixes."),
+    "pinned_bytes": ("n_pinned_bytes", "Bytes of the cache held by pins."),
+    "pinned_most_bytes": ("n_most_pinned_bytes", "The most bytes that pins may hold."),
     "worker_resident_bytes": ("rss_bytes", "Resident memory of the worker process."),
     "worker_anonymous_bytes": ("anonymous_bytes", "Anonymous memory of the worker process."),
 }

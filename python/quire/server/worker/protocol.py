@@ -437,6 +437,10 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     drafters: dict[str, DrafterFigures] = {}
     cache: tuple[CacheUse, ...] = ()
     n_paused: int = 0
+    n_pins: int = 0
+    n_pinned_bytes: int = 0
+    n_most_pinned_bytes: int = 0
+    n_pins_given_way: int = 0
     tiers: tuple[TierUse, ...] = ()
 
 
