@@ -65,7 +65,7 @@ def quire(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 def in_a_process(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "quire", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, **options)  # type: ignore[call-overload, no-any-return]
 
 
 # The program
@@ -639,7 +639,7 @@ def test_chat_needs_a_template(quire: Command) -> None:
 def test_a_closed_pipe_is_not_an_error() -> None:
     command = f"{sys.executable} -m quire run --help | true; echo ${{PIPESTATUS[0]}}"
     program = ["bash", "-c", command]
-    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300)
     assert done.stderr == ""
     assert done.stdout.strip() in {"0", "141"}
 

@@ -101,7 +101,7 @@ def test_completion_of_commands_options_and_models(tmp_path: Path, line: str, ex
     variables = {**environment(), "HOME": str(tmp_path), "_QUIRE_COMPLETE": "bash_complete", "COMP_WORDS": line,
                  "COMP_CWORD": str(len(words) - 1)}  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-m", "quire"], env=variables, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "quire"], env=variables, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.stderr == ""
     assert expected in [row.partition(",")[2] for row in done.stdout.splitlines()]
@@ -128,7 +128,7 @@ def run(line: str, **options: object) -> subprocess.CompletedProcess[str]:
     """Run a shell line with ``quire`` on the package's model."""
     quire = f"{sys.executable} -m quire"
     return subprocess.run(
-        ["sh", "-c", line.replace("quire", quire)], capture_output=True, text=True, check=False, timeout=60,
+        ["sh", "-c", line.replace("quire", quire)], capture_output=True, text=True, check=False, timeout=300,
         env=environment(), **options,
     )  # type: ignore[call-overload, no-any-return]  # fmt: skip
 

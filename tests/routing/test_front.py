@@ -33,6 +33,7 @@ class Stub:
         self.is_silent = False
         self.asked: list[str] = []
         self.writers: list[asyncio.StreamWriter] = []
+        self.forwarded = asyncio.Event()  # part of an answer has been passed on
 
     async def start(self) -> str:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -94,7 +95,16 @@ async def routed(*handlers: Handler, **options: Any) -> AsyncIterator[tuple[list
     await front.start()
     while not all(replica.is_ready for replica in front.replicas):
         await asyncio.sleep(0.01)
-    transport = httpx.ASGITransport(front)
+
+    async def watched(scope: Any, receive: Any, send: Any) -> None:
+        async def sent(message: Any) -> None:
+            await send(message)
+            if message.get("body"):
+                stubs[0].forwarded.set()
+
+        await front(scope, receive, sent)
+
+    transport = httpx.ASGITransport(watched)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield stubs, front, client
@@ -105,7 +115,7 @@ async def routed(*handlers: Handler, **options: Any) -> AsyncIterator[tuple[list
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 30))
+    asyncio.run(asyncio.wait_for(test(), 120))
 
 
 async def ask(client: httpx.AsyncClient, text: str = LONG, **more: Any) -> httpx.Response:
@@ -155,9 +165,7 @@ def test_a_stream_that_breaks_ends_with_an_error() -> None:
     async def test() -> None:
         async with routed(begin) as (stubs, front, client):
             asking = asyncio.create_task(ask(client, stream=True))
-            while not stubs[0].asked:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.05)
+            await stubs[0].forwarded.wait()
             await stubs[0].stop()
             lines = [line for line in (await asking).text.splitlines() if line]
             assert lines[0] == "data: 1"
@@ -169,14 +177,12 @@ def test_a_stream_that_breaks_ends_with_an_error() -> None:
 
 def test_a_server_that_no_longer_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "EVERY_S", 0.02)
-    monkeypatch.setattr(watching, "_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(watching, "_TIMEOUT_S", 0.5)
 
     async def test() -> None:
         async with routed(begin) as (stubs, _, client):
             asking = asyncio.create_task(ask(client, stream=True))
-            while not stubs[0].asked:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.05)
+            await stubs[0].forwarded.wait()
             stubs[0].is_silent = True
             assert "replica_lost" in (await asking).text
 

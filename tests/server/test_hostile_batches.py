@@ -154,7 +154,7 @@ def test_a_full_disk_stops_a_batch_only_until_there_is_room(tmp_path: Path, monk
         assert caught.value.status == 507
         await works.stop()
 
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 120))
 
 
 def test_a_response_in_the_background_never_stays_in_progress() -> None:
@@ -181,7 +181,7 @@ def test_a_response_in_the_background_never_stays_in_progress() -> None:
         assert slow.cancelled()
         assert not works._n_bytes
 
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 120))
 
 
 def test_a_field_of_a_form_is_a_text_or_a_list() -> None:

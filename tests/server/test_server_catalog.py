@@ -29,7 +29,7 @@ from quire.server.service.service import Service
 from quire.server.settings import Settings
 from served import Served, served
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 BODY = {"prompt": "Once", "max_tokens": 2}
 
 

@@ -11,7 +11,7 @@ from quire.server.fair_pool import FairPool
 from quire.server.listener.offload import offload
 
 SMALL, LARGE = 100, 1 << 20
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 
 
 class Jobs:

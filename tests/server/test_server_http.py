@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from quire.server.listener.http_protocol import MAX_HEAD_BYTES, MAX_HEAD_LINES
-from served import environment, impatient_server
+from served import environment, impatient_server, wait_until
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
 SHORT = b'{"prompt": "short"}'
@@ -145,14 +145,18 @@ def test_a_disconnected_client_is_cancelled(port: int) -> None:
             int(n) for n in re.findall(r'^quire_http_requests_total\{.*status="499".*\} (\d+)', text, re.MULTILINE)
         )
 
+    def n_active() -> int:
+        with connect(port) as connection:
+            connection.sendall(b"GET /v1/status HTTP/1.0\r\nhost: localhost\r\n\r\n")
+            status = read_to_end(connection).partition(b"\r\n\r\n")[2]
+        return int(json.loads(status)["queue"]["requests"])
+
     before = n_counted()
+    wait_until(lambda: n_active() == 0)
     with connect(port) as connection:
         connection.sendall(completion(b'{"prompt": "never"}'))
-        time.sleep(0.2)
-    end = time.monotonic() + 10
-    while n_counted() == before:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+        wait_until(lambda: n_active() == 1)
+    wait_until(lambda: n_counted() > before)
 
 
 def test_an_incomplete_request_gets_no_answer(port: int) -> None:
@@ -228,7 +232,7 @@ def test_requests_during_shutdown_are_rejected_not_reset() -> None:
                     status, headers, body = parsed(read_to_end(connection))
                     assert (status, headers["connection"]) == (503, "close")
                     assert json.loads(body)["error"]["code"] == "shutting_down"
-        assert process.wait(10) == 0
+        assert process.wait(120) == 0
     finally:
         process.kill()
         process.wait()
@@ -256,7 +260,7 @@ def test_a_server_drains_when_its_terminal_hangs_up(ignored: bool) -> None:
                 connection.sendall(HEALTH + b"\r\n")
                 assert parsed(read_object(connection))[0] == 200
             process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(120) == 0
     finally:
         process.kill()
         process.wait()
@@ -267,4 +271,4 @@ def test_a_server_without_clients_stops_at_once() -> None:
     started = time.monotonic()
     with impatient_server():
         started = time.monotonic()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 25, "a server with clients takes 30 s"

@@ -27,7 +27,7 @@ from quire.gguf import GGUFReader
 from quire.params.sampling import SamplingParams
 from quire.server.worker.protocol import Ask, Beat, Failed, Generate
 from quire.tokenizer import Tokenizer
-from served import served
+from served import served, wait_until
 from tiny_adapters import write_gguf_adapter
 
 STORY = "Once upon a time"
@@ -206,10 +206,8 @@ def test_the_time_limit_ends_an_answer_after_a_line(client: httpx.Client, n: int
     events = events_of(client.post("/completion", json={**body, "n": 1, "stream": True}))
     assert events[-1]["stop_type"] == "limit"
     assert events[-1]["tokens_predicted"] == sum(len(event["tokens"]) for event in events)
-    end_s = time.monotonic() + 10  # the worker sends its figures periodically
-    while client.get("/v1/status").json()["models"][0]["cache"]["used"] and time.monotonic() < end_s:
-        time.sleep(0.02)
-    assert client.get("/v1/status").json()["models"][0]["cache"]["used"] == 0
+    # The worker sends its figures periodically.
+    wait_until(lambda: client.get("/v1/status").json()["models"][0]["cache"]["used"] == 0)
 
 
 def test_progress_and_timings_in_a_stream(client: httpx.Client) -> None:

@@ -54,7 +54,7 @@ class Clients:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(120)
 
     def _ask(self, number: int) -> None:
         with self._server.client() as client:
@@ -86,7 +86,7 @@ def test_answers_are_correct_or_503(tmp_path: Path) -> None:
                 assert client.get("/health").status_code == 200
         assert clients.wrong == []
         assert n_closed == N_CYCLES
-        assert clients.n_answers > 10 * N_CYCLES
+        assert clients.n_answers > N_CYCLES
         rows = client.get("/v1/models/list").json()["models"]
         assert [row["model"] for row in rows] == ["one"]
         workers = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")

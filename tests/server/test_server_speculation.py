@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from served import served
+from served import served, wait_until
 
 ASKED: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Tell me a story about a bird."}],
@@ -68,9 +67,7 @@ def test_a_stream_ends_with_the_same_usage(http: httpx.Client) -> None:
 
 def test_metrics_by_drafter_and_position(http: httpx.Client) -> None:
     answer(http)
-    deadline = time.monotonic() + 20
-    while 'quire_drafts_total{drafter="draft"' not in http.get("/metrics").text and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: 'quire_drafts_total{drafter="draft"' in http.get("/metrics").text)
     figures = {}
     for line in http.get("/metrics").text.splitlines():
         name, _, value = line.rpartition(" ")

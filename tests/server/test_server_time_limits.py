@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from quire.errors import RequestError
 from quire.server.settings import Settings
 from quire.server.worker.engine_client import Stream
 from quire.server.worker.protocol import Admitted, Delta, FromEngine, Started, Work
-from served import served
+from served import served, wait_until
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 GENERATE = {"prompt": "x"}
@@ -106,33 +105,33 @@ def test_time_limits_are_validated() -> None:
 
 
 def test_timed_out_requests_leave_the_queue_and_free_blocks(tmp_path: Path) -> None:
-    # With a batch of one, the second request waits for the first.
+    # With a batch of one, the second request waits for the first, which has eight answers to write one after the other.
     with served(tmp_path, ["--max-sequences", "1"]) as server, server.client() as client:
         long = {"prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "temperature": 0}
-        stopped: list[httpx.Response] = []
+        began, over = threading.Event(), threading.Event()
 
-        def run_too_long() -> None:
-            stopped.append(client.post("/v1/completions", json={**long, "n": 8, "request_timeout_s": 1.0}))
+        def read() -> None:
+            with client.stream("POST", "/v1/completions", json={**long, "n": 8, "stream": True}) as answer:
+                for _ in answer.iter_lines():
+                    began.set()
+                    if over.is_set():
+                        return
 
-        first = threading.Thread(target=run_too_long)
+        first = threading.Thread(target=read)
         first.start()
-        until(lambda: state(client)["queue"]["running"] == 1)
+        assert began.wait(120)
         second = client.post("/v1/completions", json={**long, "queue_timeout_s": 0.2})
+        over.set()
         first.join()
         assert (second.status_code, second.json()["error"]["code"]) == (503, "queue_timeout")
-        assert [r.json()["error"]["code"] for r in stopped] == ["timeout"]
-        until(lambda: state(client)["cache"]["used"] == 0 and state(client)["queue"] == {"waiting": 0, "running": 0})
+        stopped = client.post("/v1/completions", json={**long, "n": 8, "request_timeout_s": 1.0})
+        assert stopped.json()["error"]["code"] == "timeout"
+        idle = {"waiting": 0, "running": 0}
+        wait_until(lambda: state(client)["cache"]["used"] == 0 and state(client)["queue"] == idle)
         # The queue's limit does not affect a request that runs in time.
-        answer = client.post("/v1/completions", json={**long, "max_tokens": 300, "queue_timeout_s": 5}).json()
+        answer = client.post("/v1/completions", json={**long, "max_tokens": 300, "queue_timeout_s": 60}).json()
         assert answer["usage"]["completion_tokens"] == 300
 
 
 def state(client: httpx.Client) -> Any:
     return client.get("/v1/status").json()["models"][0]
-
-
-def until(holds: Any) -> None:
-    end = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -73,7 +73,7 @@ def test_pause_sleep_and_new_weights(weights: Path, tmp_path: Path) -> None:
         waiting.join(0.2)
         assert waiting.is_alive()
         assert made(client, "/resume").json() == {"status": "resumed"}
-        waiting.join(30)
+        waiting.join(120)
         assert answers == [expected[0]]
         made(client, "/sleep?level=2")
         assert client.get("/is_sleeping").json() == {"is_sleeping": True}

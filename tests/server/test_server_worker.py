@@ -26,6 +26,7 @@ from quire.server.worker.worker_channel import time_apart
 SCRIPT = (sys.executable, str(Path(__file__).resolve().parents[1] / "support" / "crashing_worker.py"))
 CONFIG = {"threads": 1, "n_ctx": 256, "kv_dtype": "f32"}
 QUICK = Watch(silent_s=1.2, hung_s=1.8, check_s=0.05)
+PATIENT = Watch(silent_s=60, hung_s=60, check_s=0.05)  # for workers that never hang, however slow the machine is
 GREEDY = {"temperature": 0.0, "max_tokens": 16}
 LONG = Generate(0, "Once upon a time", {"max_tokens": 200, "ignore_eos": True})
 
@@ -40,8 +41,8 @@ def same_quire(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def running(config: dict[str, object] | None = None) -> AsyncIterator[WorkerSupervisor]:
-    engine = WorkerSupervisor(Open(None, config or CONFIG), QUICK, SCRIPT)
+async def running(config: dict[str, object] | None = None, watch: Watch = PATIENT) -> AsyncIterator[WorkerSupervisor]:
+    engine = WorkerSupervisor(Open(None, config or CONFIG), watch, SCRIPT)
     try:
         await engine.start()
         yield engine
@@ -49,9 +50,9 @@ async def running(config: dict[str, object] | None = None) -> AsyncIterator[Work
         await engine.stop()
 
 
-def run(test: Callable[[WorkerSupervisor], Awaitable[None]]) -> None:
+def run(test: Callable[[WorkerSupervisor], Awaitable[None]], watch: Watch = PATIENT) -> None:
     async def with_engine() -> None:
-        async with running() as engine:
+        async with running(watch=watch) as engine:
             await test(engine)
 
     asyncio.run(with_engine())
@@ -75,7 +76,7 @@ async def code_of(engine: WorkerSupervisor, work: Work) -> str:
     return "answered"
 
 
-async def until(holds: Callable[[], bool], limit_s: float = 20.0) -> None:
+async def until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
     end = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < end
@@ -101,8 +102,8 @@ def test_a_worker_that_crashes_or_hangs_is_restarted(prompt: str) -> None:
             assert await ended == "answered"
             await until(lambda: engine.state is not EngineState.READY)
         else:
-            assert await asyncio.wait_for(ended, 15) == "worker_lost"
-            assert await asyncio.wait_for(other, 1) in ("worker_lost", "answered")
+            assert await asyncio.wait_for(ended, 120) == "worker_lost"
+            assert await asyncio.wait_for(other, 120) in ("worker_lost", "answered")
         with pytest.raises(ApiError) as refused:
             engine.submit(STORY)
         assert refused.value.status == 503
@@ -114,7 +115,7 @@ def test_a_worker_that_crashes_or_hangs_is_restarted(prompt: str) -> None:
         with pytest.raises(ProcessLookupError):
             os.kill(before, 0)
 
-    run(test)
+    run(test, QUICK if prompt in ("stop", "mute") else PATIENT)
 
 
 def test_a_request_that_crashed_the_worker_twice_is_rejected() -> None:
@@ -165,9 +166,10 @@ def test_cancellations_free_blocks() -> None:
             await asyncio.sleep(delay_s)
             for stream in streams:
                 stream.close()
-        await until(lambda: engine.beat is not None and engine.beat.n_requests == 0)
-        assert engine.beat is not None
-        assert engine.beat.n_free_blocks == engine.beat.n_usable_blocks
+        beat = lambda: engine.beat  # noqa: E731
+        await until(
+            lambda: (now := beat()) is not None and now.n_requests == 0 and now.n_free_blocks == now.n_usable_blocks
+        )
         assert engine.n_active == 0
 
     run(test)
@@ -216,7 +218,7 @@ def test_a_worker_exits_with_its_listener() -> None:
         assert engine._supervising is not None
         engine._supervising.cancel()
         engine._worker.channel.close()
-        await asyncio.to_thread(engine._worker.process.wait, 10)
+        await asyncio.to_thread(engine._worker.process.wait, 120)
         return engine._worker.process.returncode
 
     assert asyncio.run(test()) == 0
@@ -237,7 +239,7 @@ def test_a_stalled_listener_does_not_kill_its_worker() -> None:
     async def test(engine: WorkerSupervisor) -> None:
         before = engine.process_id
         expected = await text_of(engine, STORY)
-        for held_s in (2.2, 0.4, 0.4, 0.4, 0.4):
+        for held_s in (4.2, 0.4, 0.4, 0.4):
             time.sleep(held_s)  # block the event loop
             assert engine.state is EngineState.READY
             await asyncio.sleep(0)
@@ -246,7 +248,7 @@ def test_a_stalled_listener_does_not_kill_its_worker() -> None:
         assert (engine.state, engine.process_id, engine.n_restarts) == (EngineState.READY, before, 0)
         assert await text_of(engine, STORY) == expected
 
-    run(test)
+    run(test, Watch(silent_s=2.5, hung_s=4.0, check_s=0.05))
 
 
 def test_stalled_time_does_not_count() -> None:

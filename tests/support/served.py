@@ -36,7 +36,7 @@ class Served:
         return self.log_path.read_text(encoding="utf-8")
 
     def client(self, **options: object) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=60.0, trust_env=False, **options)  # type: ignore[arg-type]
+        return httpx.Client(base_url=self.url, timeout=WAIT_S, trust_env=False, **options)  # type: ignore[arg-type]
 
 
 def command(*arguments: str) -> list[str]:
@@ -71,7 +71,7 @@ def served(folder: Path, arguments: Sequence[str] = ()) -> Iterator[Served]:
         yield Served(process, _address(process, log), log)
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0, log.read_text(encoding="utf-8")
+            assert process.wait(WAIT_S) == 0, log.read_text(encoding="utf-8")
     finally:
         if process.poll() is None:
             process.kill()
@@ -99,7 +99,7 @@ def impatient_process() -> Iterator[tuple[int, int]]:
     try:
         yield int(found[1]), process.pid
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(WAIT_S) == 0
     finally:
         process.kill()
         process.wait()
