@@ -86,6 +86,18 @@ def table(rows: Sequence[dict[str, Any]], first: str, name: str) -> list[str]:
     return lines
 
 
+def left_out(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line about routers that were not computed for all sizes."""
+    sizes = {router: {row["replicas"] for row in rows if row["router"] == router} for router in ROUTERS}
+    of_all = set().union(*sizes.values())
+    missing = [
+        f"{ROUTERS[router][0]} with {', '.join(map(str, sorted(of_all - own)))} replicas"
+        for router, own in sizes.items()
+        if of_all - own
+    ]
+    return [f"Not computed: {'; '.join(missing)}.", ""] if missing else []
+
+
 def pages() -> dict[Path, str]:
     """Return the page and its charts."""
     results: dict[str, Any] = json.loads(RESULTS.read_text())
@@ -113,6 +125,7 @@ def pages() -> dict[Path, str]:
             "",
             *table(fleets, "replicas", "replicas"),
             "",
+            *left_out(fleets),
         ]
     text += errors(results)
     found[DOCS / "fleet.md"] = "\n".join(text)
@@ -148,7 +161,50 @@ def errors(results: dict[str, Any]) -> list[str]:
             means = [statistics.mean(value(row) for row in of_router if row["scale"] == scale) for scale in (1, 8)]
             cells.append(f"{means[0]:.3g}, {means[1]:.3g}")
         lines.append(f"| {name} | {cells[0]} % | {cells[1]} % | {cells[2]} s |")
-    return [*lines, ""]
+    return [*lines, "", *(beside_replicas(results["replicas"]) if "replicas" in results else ())]
+
+
+_FIGURES: tuple[tuple[str, Callable[[dict[str, Any]], float]], ...] = (
+    ("{:.1f} %", lambda report: 100 * report["hits"]),
+    ("{:.1f} %", lambda report: 100 * report["good_share"]),
+    ("{:.2f}", lambda report: report["good_per_s"]),
+    ("{:.0f} ms", lambda report: 1e3 * report["first_s"][0]),
+    ("{:.0f} ms", lambda report: 1e3 * report["first_s"][1]),
+    ("{:.2f} ms", lambda report: 1e3 * report["token_s"][0]),
+)
+
+
+def beside_replicas(found: dict[str, Any]) -> list[str]:
+    """Return the comparison with real servers."""
+    sizes = sorted({row["replicas"] for row in found["rows"]})
+    n_seeds = len({row["seed"] for row in found["rows"]})
+    lines, worst = [], dict.fromkeys(("hits", "good_per_s", "first_s"), 0.0)
+    for n in sizes:
+        of_size = [row for row in found["rows"] if row["replicas"] == n]
+        means = {}
+        for kind in ("computed", "measured"):
+            means[kind] = [statistics.mean(value(row[kind]) for row in of_size) for _, value in _FIGURES]
+            cells = [text.format(value) for (text, _), value in zip(_FIGURES, means[kind], strict=True)]
+            lines.append(f"| {n} | {kind} | {' | '.join(cells)} |")
+        pairs = list(zip(means["computed"], means["measured"], strict=True))
+        worst["hits"] = max(worst["hits"], abs(pairs[0][0] - pairs[0][1]))
+        for name, (one, other) in (("good_per_s", pairs[2]), ("first_s", pairs[3])):
+            worst[name] = max(worst[name], abs(one / other - 1) if other else 1.0)
+    return [
+        "Real servers: the package's model on one machine, a thread each, behind `quire route`. Costs are fitted to "
+        "one server, and to how much several slow each other down. The same sessions were computed and sent; means of "
+        f"{n_seeds} seeds. A good answer begins within {found['first_token_s']:g} s and takes at most "
+        f"{1e3 * found['token_s']:g} ms per token.",
+        "",
+        f"The largest errors: {worst['hits']:.1f} percentage points of what is found in caches, "
+        f"{100 * worst['good_per_s']:.0f} % of the good answers per second, "
+        f"{100 * worst['first_s']:.0f} % of the time to the first token (p50).",
+        "",
+        "| replicas | | found in caches | good | good per s and replica | first token p50 | p90 | per token p50 |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|",
+        *lines,
+        "",
+    ]
 
 
 def main() -> None:

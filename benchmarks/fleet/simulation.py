@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from quire.routing.policy import Policy
@@ -15,7 +15,7 @@ from .costs import Costs
 from .replica import Call, SimulatedReplica
 from .workloads import Session, Workload
 
-__all__ = ["ROUTERS", "Fleet", "Report"]
+__all__ = ["ROUTERS", "Fleet", "Report", "arrivals", "figures", "session_of"]
 
 HASHED_TOKENS = 64  # about 256 bytes of text, a block of the front
 
@@ -81,15 +81,15 @@ class Fleet:
 
     def run(self, warm_s: float, last_s: float) -> Report:
         """Simulate ``last_s`` seconds; requests that arrive in the first ``warm_s`` do not count."""
-        self.draw = random.Random(self.seed)
+        self.arrivals = arrivals(self.workload, self.sessions_per_s * self.n_replicas, self.seed)
         self.replicas = [SimulatedReplica(i, self.costs, self.scale) for i in range(self.n_replicas)]
         index = PrefixIndex(most=self.index_blocks * self.n_replicas)
         self.policy = ROUTERS[self.router](draw=random.Random(self.seed + 1), index=index)
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
-        self.numbers, self.order, self.n_sessions = itertools.count(1), itertools.count(), itertools.count()
+        self.numbers, self.order = itertools.count(1), itertools.count()
         self.answered: list[Call] = []
         self.n_busy = 0
-        self._arrive(0.0, is_first=True)
+        self._await_session()
         self._at(warm_s, self._mark)
         while self.events and self.events[0][0] < last_s:
             now_s, _, act = heapq.heappop(self.events)
@@ -99,24 +99,17 @@ class Fleet:
     def _at(self, when_s: float, act: Callable[[float], None]) -> None:
         heapq.heappush(self.events, (when_s, next(self.order), act))
 
-    def _arrive(self, now_s: float, is_first: bool = False) -> None:
-        """Let sessions begin.  Those under way at the start are somewhere in their middle."""
-        rate = self.sessions_per_s * self.n_replicas
-        work = self.workload
-        if is_first:
-            lasting_s = work.calls * (work.pause_s + work.long_share * (work.long_pause_s - work.pause_s))
-            for _ in range(int(rate * lasting_s)):
-                session = self._session()
-                session.skip()
-                self._at(self.draw.random() * self.workload.pause_s, lambda at_s, each=session: self._call(each, at_s))
-        else:
-            self._call(self._session(), now_s)
-        self._at(now_s + self.draw.expovariate(rate), self._arrive)
+    def _await_session(self) -> None:
+        when_s, number, is_under_way = next(self.arrivals)
 
-    def _session(self) -> Session:
-        # With a seed for each, so that all routers see the same sessions.
-        draw = random.Random(f"{self.seed}.{next(self.n_sessions)}")
-        return Session(self.workload, draw, self.scale, self.numbers)
+        def arrive(now_s: float) -> None:
+            session = session_of(self.workload, self.seed, number, self.scale, self.numbers)
+            if is_under_way:
+                session.skip()
+            self._call(session, now_s)
+            self._await_session()
+
+        self._at(when_s, arrive)
 
     def _call(self, session: Session, now_s: float) -> None:
         call = Call(session, now_s, len(session.tokens), session.n_answer)
@@ -164,29 +157,60 @@ class Fleet:
 
     def _report(self, warm_s: float, last_s: float) -> Report:
         counted = [call for call in self.answered if call.arrived_s >= warm_s]
-        first = sorted(call.first_s - call.arrived_s for call in counted)
-        each = sorted(
-            (call.ended_s - call.first_s) / (call.n_answer - 1) / self.scale for call in counted if call.n_answer > 1
-        )
-        work = self.workload
-        good = sum(
-            call.first_s - call.arrived_s <= work.first_token_s
-            and (call.ended_s - call.first_s) <= work.token_s * self.scale * max(1, call.n_answer - 1)
-            for call in counted
-        )
         hit, computed, busy_s = (after - before for after, before in zip(self._totals(), self.before, strict=True))
         n_answer = sum(call.n_answer - 1 for call in counted)
         seconds = (last_s - warm_s) * self.n_replicas
-        return Report(
-            n=len(counted),
-            good_per_s=good / seconds,
-            good_share=good / max(1, len(counted)),
+        return figures(
+            counted, self.workload, seconds, self.scale,
             hits=hit / max(1, hit + computed - n_answer),
-            first_s=(_share(first, 0.5), _share(first, 0.9), _share(first, 0.99)),
-            token_s=(_share(each, 0.5), _share(each, 0.99)),
             busy=busy_s / seconds,
             waiting=sum(replica.n_active for replica in self.replicas) / self.n_replicas,
-        )
+        )  # fmt: skip
+
+
+def arrivals(workload: Workload, sessions_per_s: float, seed: int) -> Iterator[tuple[float, int, bool]]:
+    """Yield when each session begins, its number, and whether it is one that began before: somewhere in its middle."""
+    draw = random.Random(seed)
+    pause_s = workload.pause_s + workload.long_share * (workload.long_pause_s - workload.pause_s)
+    n = int(sessions_per_s * workload.calls * pause_s)
+    under_way = sorted((draw.random() * workload.pause_s, number) for number in range(n))
+
+    def new() -> Iterator[tuple[float, int]]:
+        now_s = 0.0
+        for number in itertools.count(n):
+            now_s += draw.expovariate(sessions_per_s)
+            yield now_s, number
+
+    for when_s, number in heapq.merge(under_way, new()):
+        yield when_s, number, number < n
+
+
+def session_of(workload: Workload, seed: int, number: int, scale: int, numbers: itertools.count[int]) -> Session:
+    """Return a session that depends on its number alone, so that all routers see the same ones."""
+    return Session(workload, random.Random(f"{seed}.{number}"), scale, numbers)
+
+
+def figures(
+    calls: Sequence[Call], work: Workload, seconds: float, scale: int = 1, *, hits: float, busy: float, waiting: float
+) -> Report:
+    """Return the figures of answered requests.  ``seconds``: those of all replicas together."""
+    first = sorted(call.first_s - call.arrived_s for call in calls)
+    each = sorted((call.ended_s - call.first_s) / (call.n_answer - 1) / scale for call in calls if call.n_answer > 1)
+    good = sum(
+        call.first_s - call.arrived_s <= work.first_token_s
+        and (call.ended_s - call.first_s) <= work.token_s * scale * max(1, call.n_answer - 1)
+        for call in calls
+    )
+    return Report(
+        n=len(calls),
+        good_per_s=good / seconds,
+        good_share=good / max(1, len(calls)),
+        hits=hits,
+        first_s=(_share(first, 0.5), _share(first, 0.9), _share(first, 0.99)),
+        token_s=(_share(each, 0.5), _share(each, 0.99)),
+        busy=busy,
+        waiting=waiting,
+    )
 
 
 def _share(values: Sequence[float], share: float) -> float:
