@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -362,3 +363,16 @@ def test_heads_have_limits_and_old_clients_get_a_length(monkeypatch: pytest.Monk
 def test_urls_with_more_than_a_host_are_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["route", "--to", url]) == 2
     assert "secret" not in capsys.readouterr().err
+
+
+def test_serving_on_ray_says_what_is_wrong(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ray", "ray.serve"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it was not installed
+    for name in [name for name in sys.modules if name.startswith("quire.ray.")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert main(["serve", "--ray", "local"]) == 1
+    assert 'pip install "quire-llm[ray]"' in capsys.readouterr().err
+    assert main(["serve", "--ray", "local", "--host", "0.0.0.0"]) == 1
+    assert "--api-key-file" in capsys.readouterr().err
+    assert main(["serve", "--ray-arg", "replicas=2"]) == 2
+    assert "--ray" in capsys.readouterr().err

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -122,3 +125,22 @@ def test_an_update_fails_no_request(client: httpx.Client) -> None:
         asking.join()
     assert set(statuses) == {200}
     assert "newer" in client.get("/v1/models").text
+
+
+def test_serve_deploys_on_a_cluster_until_it_is_interrupted(client: httpx.Client) -> None:
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-m", "quire", "serve", "--ray", address, "--ray-arg", "num_cpus=0.5", *OPTIONS.split()]
+    with subprocess.Popen([*command, "--alias", "by-command"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if re.search(r"quire: serving on http://", line):
+                break
+        assert said[-1:] == [f"quire: serving on {URL} (Ctrl-C stops the replicas)\n"], said
+        assert "by-command" in client.get("/v1/models").text
+        assert chat(client, "hi", max_tokens=4).status_code == 200
+        process.send_signal(signal.SIGINT)
+        process.stderr.read()
+    assert process.returncode == 0
+    assert client.get("/v1/models").status_code == 404  # the application is gone; Ray Serve, started before, is not

@@ -80,6 +80,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
     "serve": (
         _common("path host port api_key_file aliases models_dir n_ctx max_sequences gpu_layers threads"),
         _section("Configuration", "config env_file"),
+        _section("Several machines", "ray_address ray_args"),
         _section(
             "Access",
             "api_keys insecure allowed_hosts cors_origins allowed_media_domains allowed_local_media_path"

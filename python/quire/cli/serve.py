@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +16,7 @@ from .form_options import grammar_options, taken_grammar
 from .model_argument import model_argument
 from .model_options import PRESET, ModelOptions, model_options
 from .sampling_options import sampling_defaults
-from .serve_config import ServeCommand, config_option, env_file_option
+from .serve_config import ARGUMENTS, ServeCommand, config_option, env_file_option
 from .text import note, one_line
 from .tool_options import tool_options
 
@@ -237,6 +238,20 @@ def _entries(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 @click.option(
     "--rate-tokens", "rate_tokens_per_minute", type=int, metavar="N", help="Most tokens per minute and key [no limit]."
 )
+@click.option(
+    "--ray",
+    "ray_address",
+    metavar="ADDRESS",
+    help="Serve on a Ray cluster: HOST:PORT, auto: the one on this machine, local: a new one (quire-llm[ray]).",
+)
+@click.option(
+    "--ray-arg",
+    "ray_args",
+    multiple=True,
+    callback=_entries,
+    metavar="NAME=N,...",
+    help="With --ray: replicas=2, max_replicas, ingresses, num_cpus, num_gpus or max_ongoing_requests.",
+)
 def command(**options: Any) -> None:
     """Serve MODEL over HTTP for clients of OpenAI, Anthropic, Ollama and llama.cpp, with a chat page at /.
 
@@ -245,9 +260,31 @@ def command(**options: Any) -> None:
     server finishes the current answers, then exits.  Options may also come from the environment and from a TOML file
     (docs/server.md).  The command line takes precedence, then the environment.
     """
-    service = _service(options)
-    then: Callable[[Service], None] = click.get_current_context().meta.get(_THEN, _serve)
-    then(service)
+    meta = click.get_current_context().meta
+    address, given = options.pop("ray_address"), options.pop("ray_args")
+    if given and address is None:
+        raise click.UsageError("--ray-arg needs --ray")
+    then: Callable[[Service], None] | None = meta.get(_THEN)
+    if address is not None and then is None:  # a replica has the same arguments
+        _deploy(address, given, meta[ARGUMENTS], options)
+    else:
+        (then or _serve)(_service(options))
+
+
+def _deploy(address: str, given: Sequence[str], arguments: Sequence[str], options: dict[str, Any]) -> None:
+    from ..server.settings import Settings
+
+    host, keys, insecure = options["host"], options["api_keys"], options["insecure"]
+    has_keys = bool(keys) or options["api_key_file"] is not None
+
+    def check(host: str) -> None:
+        Settings(host=host, insecure=insecure or has_keys)
+
+    # By name: quire.ray is a layer above, whose replicas run this command.
+    deploy = importlib.import_module("quire.ray").deploy
+    check(host)
+    numbers = dict(each.partition("=")[::2] for each in given)
+    deploy(address, numbers, arguments, host=host, port=options["port"], check=check, say=note)
 
 
 def service_of(arguments: Sequence[str]) -> Service:

@@ -17,7 +17,18 @@ import click
 from .foreign_options import ForeignCommand
 from .text import note
 
-__all__ = ["ServeCommand", "config_option", "env_file_option", "from_environment", "from_file", "read_env_file"]
+__all__ = [
+    "ARGUMENTS",
+    "ServeCommand",
+    "config_option",
+    "env_file_option",
+    "from_environment",
+    "from_file",
+    "read_env_file",
+]
+
+ARGUMENTS = "quire.serve.arguments"
+"""Key in a command's context for its arguments as they were written."""
 
 # Environment variables and the parameters that they set.
 _VARIABLES = {
@@ -176,6 +187,7 @@ class ServeCommand(ForeignCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Load the file of variables, then parse the arguments."""
         load_env_file(_env_file(args))
+        ctx.meta[ARGUMENTS] = tuple(args)
         return super().parse_args(ctx, args)
 
 

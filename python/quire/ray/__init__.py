@@ -5,6 +5,7 @@ Routes, limits and errors are those of ``quire serve``; prompts go to the replic
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedError
@@ -12,7 +13,9 @@ from ..errors import UnsupportedError
 if TYPE_CHECKING:
     from ray.serve import Application
 
-__all__ = ["app"]
+__all__ = ["app", "deploy"]
+
+_MISSING = '[ray] Ray Serve is not installed: pip install "quire-llm[ray]"'
 
 
 def app(given: dict[str, Any]) -> Application:
@@ -31,5 +34,36 @@ def app(given: dict[str, Any]) -> Application:
     try:
         from .application import build
     except ImportError:
-        raise UnsupportedError('[ray] needs Ray Serve: pip install "quire-llm[ray]"') from None
+        raise UnsupportedError(_MISSING) from None
     return build(given)
+
+
+def deploy(
+    address: str,
+    given: Mapping[str, str],
+    arguments: Sequence[str],
+    *,
+    host: str,
+    port: int,
+    check: Callable[[str], None],
+    say: Callable[[str], None],
+) -> None:
+    """Run the application on a cluster until SIGINT or SIGTERM: ``quire serve --ray``.
+
+    Args:
+        address: Of the cluster, as for ``ray.init``.
+        given: Arguments of ``app`` but for the model and the options.
+        arguments: Those of ``quire serve``.
+        host, port: Where Ray Serve shall listen, unless it runs already; port 0: any free port.
+        check: Called with the address on which it listens; raises if that is not safe.
+        say: Receives the line with the URL.
+
+    Raises:
+        RequestError: An unknown name, no cluster at the address, or replicas that do not start.
+        UnsupportedError: Ray Serve is not installed.
+    """
+    try:
+        from .cluster import run
+    except ImportError:
+        raise UnsupportedError(_MISSING) from None
+    run(address, given, arguments, host=host, port=port, check=check, say=say)
