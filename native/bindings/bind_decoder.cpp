@@ -325,6 +325,7 @@ void bind_stats(py::module_ &m) {
         .def_readonly("failure", &DrafterStats::failure);
     py::class_<DecoderStats>(m, "DecoderStats")
         .def_property_readonly("n_waiting", of_scheduler(&SchedulerStats::n_waiting))
+        .def_property_readonly("n_waiting_tokens", of_scheduler(&SchedulerStats::n_waiting_tokens))
         .def_property_readonly("n_running", of_scheduler(&SchedulerStats::n_running))
         .def_property_readonly("n_following", of_scheduler(&SchedulerStats::n_following))
         .def_property_readonly("n_paused", of_scheduler(&SchedulerStats::n_paused))
@@ -460,6 +461,31 @@ void bind_decoder(py::module_ &m) {
             },
             py::arg("token_ids"), py::arg("path"), py::kw_only(), py::arg("salt") = py::bytes(),
             py::arg("adapter") = py::bytes(), py::arg("media") = MediaNames())
+        .def(
+            "find_missing",
+            [](Decoder &self, Request request, const std::optional<std::vector<std::string>> &held) {
+                TierKeys keys;
+                for (const std::string &name : held.value_or(std::vector<std::string>()))
+                    if (const auto key = entry_key(name)) keys.insert(*key);
+                SequenceCache::Below found;
+                {
+                    py::gil_scoped_release release;
+                    found = self.find_missing(std::move(request), held ? &keys : nullptr);
+                }
+                std::vector<std::string> names;
+                for (const TierKey &key : found.keys) names.push_back(entry_name(key));
+                return py::make_tuple(found.n_tokens, names);
+            },
+            py::arg("request"), py::arg("held") = py::none())
+        .def(
+            "keep_record",
+            [](Decoder &self, const py::bytes &record) {
+                const std::string_view bytes = record;
+                py::gil_scoped_release release;
+                return self.keep_record({reinterpret_cast<const uint8_t *>(bytes.data()), bytes.size()});
+            },
+            py::arg("record"))
+        .def_property_readonly("cache_identity", &Decoder::cache_identity)
         .def("stats", &Decoder::stats)
         .def("close", &Decoder::close, Free());
 }

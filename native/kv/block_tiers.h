@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <unordered_set>
 #include <vector>
 
 #include "kv/prefix_hash.h"
@@ -26,6 +27,8 @@ struct TierKeyHasher {
         return PrefixHashHasher{}(key.name) + static_cast<size_t>(key.group) * 0x9e3779b97f4a7c15;
     }
 };
+
+using TierKeys = std::unordered_set<TierKey, TierKeyHasher>;
 
 // Bytes that nobody changes any more.
 class TierData {

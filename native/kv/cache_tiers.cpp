@@ -143,6 +143,20 @@ void CacheTiers::enqueue(const TierKey &key, TierData data) {
     written_.notify_all();
 }
 
+bool CacheTiers::keep(const TierEntry &entry) {
+    if (retired_ || has(entry.key)) return true;
+    if (!disk_) {
+        host_->put(entry.key, entry.data);
+        return true;
+    }
+    {
+        std::lock_guard lock(mutex_);
+        if (!has_queue_room(entry.data.size_bytes())) return false;
+    }
+    enqueue(entry.key, entry.data);
+    return true;
+}
+
 TierData CacheTiers::queued(const TierKey &key) const {
     std::lock_guard lock(mutex_);
     const auto found = queued_.find(key);

@@ -53,8 +53,11 @@ class CacheTiers : public BlockTiers {
     std::unique_ptr<TierFetch> fetch(std::vector<TierKey> keys) override;
 
     TierData get(const TierKey &key); // waits for the disk
+    // Keeps an entry that a peer has computed.  False: there is no room for now.
+    bool keep(const TierEntry &entry);
     // Called on a thread of a fetch when entries have arrived; before the first fetch.
     void on_arrival(std::function<void()> arrived) { arrived_ = std::move(arrived); }
+    bool is_retired() const { return retired_; }
     void retire(); // nothing is found or kept any more: the model is another one now
     void computed(int64_t n_tokens, double seconds); // a step has computed so many tokens
     // Writes what is queued, in limited time, and ends the threads.  Whatever comes later is dropped.

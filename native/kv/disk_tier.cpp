@@ -18,13 +18,6 @@ constexpr auto leftovers_after = std::chrono::minutes(1); // a file that is bein
 constexpr size_t most_known = size_t{1} << 20; // entries
 constexpr const char *unfinished_prefix = "quire-", *unfinished_suffix = ".part", *entry_suffix = ".kv";
 
-std::string hex_of(std::span<const uint8_t> bytes) {
-    static constexpr char digits[] = "0123456789abcdef";
-    std::string text;
-    for (uint8_t byte : bytes) (text += digits[byte >> 4]) += digits[byte & 15];
-    return text;
-}
-
 // With access for this user alone.  False: it is not there.
 bool make_folder(const fs::path &path) {
     std::error_code error;
@@ -63,8 +56,8 @@ std::vector<FoundEntry> entries_of(const fs::path &folder) {
 } // namespace
 
 DiskTier::DiskTier(const std::string &folder, uint64_t budget_bytes, const TierIdentity &identity, TierSizes sizes)
-    : folder_(path_from(folder)), own_folder_(folder_ / hex_of(std::span(identity.bytes).first(16))),
-      budget_bytes_(budget_bytes), identity_(identity), sizes_(std::move(sizes)), written_since_scan_(budget_bytes) {
+    : folder_(path_from(folder)), own_folder_(folder_ / identity_name(identity)), budget_bytes_(budget_bytes),
+      identity_(identity), sizes_(std::move(sizes)), written_since_scan_(budget_bytes) {
     if (!make_folder(folder_)) throw LoadError("cache-disk", cat("cannot create the folder ", folder));
     std::error_code error;
     const fs::perms others = fs::perms::group_write | fs::perms::others_write;
@@ -76,9 +69,8 @@ DiskTier::DiskTier(const std::string &folder, uint64_t budget_bytes, const TierI
 }
 
 DiskTier::Path DiskTier::path_of(const TierKey &key) const {
-    const std::string name = hex_of(key.name.bytes);
-    const std::string group = key.group == CacheEdit::states ? "state" : std::to_string(key.group);
-    return own_folder_ / name.substr(0, 2) / cat(name, '-', group, entry_suffix);
+    const std::string name = entry_name(key);
+    return own_folder_ / name.substr(0, 2) / (name + entry_suffix);
 }
 
 bool DiskTier::is_known(const TierKey &key) const {

@@ -1,7 +1,9 @@
 #include "kv/tier_record.h"
 
 #include <bit>
+#include <charconv>
 #include <cstring>
+#include <utility>
 
 #include "kv/blake2b.h"
 #include "kv/cache_ledger.h"
@@ -28,6 +30,14 @@ template <class T> T get(const RecordHeader &header, size_t at) {
 }
 
 uint64_t seal(const RecordHeader &header) { return checksum(std::span(header).first(at_seal)); }
+
+constexpr char digits[] = "0123456789abcdef";
+
+std::string hex_of(std::span<const uint8_t> bytes) {
+    std::string text;
+    for (uint8_t byte : bytes) (text += digits[byte >> 4]) += digits[byte & 15];
+    return text;
+}
 
 } // namespace
 
@@ -66,6 +76,28 @@ std::optional<size_t> TierSizes::of(int group) const {
     if (group < 0 || static_cast<size_t>(group) >= groups.size()) return std::nullopt;
     return groups[static_cast<size_t>(group)];
 }
+
+std::string entry_name(const TierKey &key) {
+    return hex_of(key.name.bytes) + '-' + (key.group == CacheEdit::states ? "state" : std::to_string(key.group));
+}
+
+std::optional<TierKey> entry_key(const std::string &name) {
+    TierKey key{CacheEdit::states, {}};
+    const size_t n_digits = 2 * key.name.bytes.size();
+    if (name.size() <= n_digits || name[n_digits] != '-') return std::nullopt;
+    for (size_t i = 0; i < n_digits; ++i) {
+        const char *at = std::strchr(digits, name[i]);
+        if (name[i] == '\0' || at == nullptr) return std::nullopt;
+        key.name.bytes[i / 2] |= static_cast<uint8_t>((at - digits) << (i % 2 == 0 ? 4 : 0));
+    }
+    const std::string group = name.substr(n_digits + 1);
+    if (group == "state") return key;
+    const char *end = group.data() + group.size();
+    const auto [at, error] = std::from_chars(group.data(), end, key.group);
+    return error == std::errc() && at == end && key.group >= 0 ? std::optional(key) : std::nullopt;
+}
+
+std::string identity_name(const TierIdentity &identity) { return hex_of(std::span(identity.bytes).first(16)); }
 
 // Four lanes of 64 bits, so that it is as fast as memory.  Each step of a lane is a bijection of lane and word: one
 // changed word always changes the result.
@@ -116,6 +148,21 @@ std::optional<RecordInfo> read_header(const RecordHeader &header, const TierIden
                     get<uint64_t>(header, at_checksum)};
     info.key.name.bytes = get<std::array<uint8_t, 32>>(header, at_name);
     return info;
+}
+
+std::optional<TierEntry> read_record(std::span<const uint8_t> record, const TierIdentity &identity,
+                                     const TierSizes &sizes) {
+    if (record.size() < record_header_bytes) return std::nullopt;
+    RecordHeader header;
+    std::memcpy(header.data(), record.data(), header.size());
+    const std::span<const uint8_t> contents = record.subspan(header.size());
+    const auto info = read_header(header, identity);
+    if (!info || sizes.of(info->key.group) != contents.size() || info->size_bytes != contents.size() ||
+        info->checksum != checksum(contents))
+        return std::nullopt;
+    TierData data(contents.size());
+    std::memcpy(data.fill(), contents.data(), contents.size());
+    return TierEntry{info->key, std::move(data), TierKind::disk};
 }
 
 } // namespace quire

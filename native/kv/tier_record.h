@@ -35,6 +35,11 @@ struct TierSizes {
 constexpr size_t record_header_bytes = 128;
 using RecordHeader = std::array<uint8_t, record_header_bytes>;
 
+// The name of an entry in the disk's folder and among peers: hexadecimal digits, "-", the group or "state".
+std::string entry_name(const TierKey &key);
+std::optional<TierKey> entry_key(const std::string &name); // none: not such a name
+std::string identity_name(const TierIdentity &identity); // the folder that entries lie in
+
 // Detects damage, not malice.
 uint64_t checksum(std::span<const uint8_t> bytes);
 
@@ -45,5 +50,8 @@ struct RecordInfo {
     uint64_t size_bytes, checksum;
 };
 std::optional<RecordInfo> read_header(const RecordHeader &header, const TierIdentity &identity);
+// A whole record.  None if it is damaged, for another identity, or of another size.
+std::optional<TierEntry> read_record(std::span<const uint8_t> record, const TierIdentity &identity,
+                                     const TierSizes &sizes);
 
 } // namespace quire

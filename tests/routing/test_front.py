@@ -376,3 +376,26 @@ def test_serving_on_ray_says_what_is_wrong(capsys: pytest.CaptureFixture[str], m
     assert "--api-key-file" in capsys.readouterr().err
     assert main(["serve", "--ray-arg", "replicas=2"]) == 2
     assert "--ray" in capsys.readouterr().err
+
+
+def test_long_prompts_are_read_by_servers_for_prefill() -> None:
+    async def test() -> None:
+        prefill = Stub(ok)
+        async with routed(ok, prefill=[await prefill.start()]) as (stubs, front, client):
+            while not front.prefill.replicas[0].is_ready:
+                await asyncio.sleep(0.01)
+            more = {"max_completion_tokens": 50, "stream": True, "temperature": 0, "n": 2}
+            assert (await ask(client, LONG, **more)).status_code == 200
+            (asked,) = (json.loads(each.partition("\r\n\r\n")[2]) for each in prefill.asked)
+            message = [{"role": "user", "content": LONG}]
+            assert asked == {"messages": message, "temperature": 0, "max_tokens": 1, "stream": False}
+            assert json.loads(stubs[0].asked[0].partition("\r\n\r\n")[2]) == {"messages": message, **more}
+            await ask(client, "short")
+            await ask(client, LONG)  # known
+            await client.post("/v1/embeddings", json={"input": LONG * 2})
+            assert (len(prefill.asked), front.counts["prefilled"]) == (1, 1)
+            await prefill.stop()
+            assert (await ask(client, "another " + LONG)).status_code == 200  # computed by the other server alone
+            assert front.counts["prefilled"] == 1
+
+    run(test)

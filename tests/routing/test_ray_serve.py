@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -47,7 +49,7 @@ def deploy(options: str = OPTIONS) -> None:
     from quire.ray import app
     from ray import serve
 
-    serve.run(app({"replicas": 2, "num_cpus": 0.5, "options": options}), route_prefix="/")
+    serve.run(app({"replicas": 2, "num_cpus": 0.5, "options": options, "multiplexed": 1}), route_prefix="/")
 
 
 def chat(client: httpx.Client, text: str, **more: Any) -> httpx.Response:
@@ -125,6 +127,46 @@ def test_an_update_fails_no_request(client: httpx.Client) -> None:
         asking.join()
     assert set(statuses) == {200}
     assert "newer" in client.get("/v1/models").text
+
+
+def test_a_request_goes_to_a_replica_that_has_used_its_model() -> None:
+    from quire.ray.router import PrefixRouter
+
+    router = PrefixRouter.__new__(PrefixRouter)
+    router.initialize_state()
+    replicas = [SimpleNamespace(replica_id=i, multiplexed_model_ids={"a"} if i == 2 else set()) for i in range(4)]
+
+    def best(model: str, n: int) -> int:
+        metadata = SimpleNamespace(multiplexed_model_id=model, internal_request_id=f"{model}{n}")
+        pending = SimpleNamespace(metadata=metadata, kwargs={"hashes": []})
+        ranks: Any = asyncio.run(router.choose_replicas(replicas, pending))
+        assert sorted(each.replica_id for rank in ranks for each in rank) == [0, 1, 2, 3]
+        router.on_request_routed(pending, ranks[0][0].replica_id, None)
+        return int(ranks[0][0].replica_id)
+
+    assert [best("a", n) for n in range(9)] == [2] * 9
+    assert best("a", 9) != 2  # it has enough to do
+    assert best("b", 0) != 2
+
+
+@pytest.mark.parametrize(
+    ("n", "queued", "held", "expected"),
+    [
+        (2, {}, {}, 1), (2, {"a": 0.5, "b": 0.5}, {"a": 0.5, "b": 0.5}, 2), (2, {"a": 3.0, "b": 0.0}, {}, 3),
+        (2, {"a": 9.0, "b": 9.0}, {}, 4), (8, {"a": 100.0}, {}, 8), (2, {"a": 0.0}, {"a": 0.95, "b": 0.95}, 3),
+        (2, {"a": 0.0}, {"a": 0.4, "b": 0.4}, 2), (1, {"a": 0.0}, {"a": 0.0}, 1),
+    ],
+)  # fmt: skip
+def test_replicas_follow_the_queue_and_the_caches(
+    n: int, queued: dict[str, float], held: dict[str, float], expected: int
+) -> None:
+    from quire.ray.application import autoscale
+
+    context = SimpleNamespace(
+        current_num_replicas=n, aggregated_metrics={"queued": queued, "cache_held": held},
+        capacity_adjusted_min_replicas=1, capacity_adjusted_max_replicas=8,
+    )  # fmt: skip
+    assert autoscale(context)[0] == expected  # type: ignore[arg-type]
 
 
 def test_serve_deploys_on_a_cluster_until_it_is_interrupted(client: httpx.Client) -> None:

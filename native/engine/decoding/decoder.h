@@ -102,6 +102,12 @@ class Decoder {
     // now.  What the file has under other names, of another text or salt, is left out.  LoadError for a file that is
     // damaged or of another model.
     int64_t import_prefix(const PrefixText &text, const std::string &path);
+    // As Scheduler::find_missing(), for a request's prompt.  Waits for the current step.
+    SequenceCache::Below find_missing(Request request, const TierKeys *held);
+    // Keeps a record that a peer sent (kv/tier_record.h) in the tiers.  False: there is no room for now.  LoadError if
+    // it is damaged, or of another model.
+    bool keep_record(std::span<const uint8_t> record);
+    std::string cache_identity() const; // the name of the entries' folder
     // Cancels every request and joins the thread; the last events can still be read.
     void close();
     bool closed() { return inbox_.closed(); }

@@ -60,6 +60,7 @@ class DecoderLoop {
     void pause(RequestId id, bool paused); // pauses or resumes; a no-op for unknown requests
     void provide_logits(RequestId id, int choice, std::span<float> logits);
     PinnedPrefixes::Pinned pin(ActiveRequest &request);
+    SequenceCache::Below find_missing(ActiveRequest &request, const TierKeys *held);
     void unpin(PinId id) { scheduler_.unpin(id); }
     // Frozen: no step runs, and requests wait.
     void freeze(bool frozen) { frozen_ = frozen; }

@@ -40,6 +40,10 @@ std::vector<TierEntry> DecoderLoop::read_prefix(std::span<const TierKey> keys) {
     return entries;
 }
 
+SequenceCache::Below DecoderLoop::find_missing(ActiveRequest &request, const TierKeys *held) {
+    return scheduler_.find_missing(request.take_spec(), held);
+}
+
 void DecoderLoop::load_prefix(const std::vector<TierEntry> &entries) { scheduler_.load(entries); }
 
 void DecoderLoop::keep_prefixes() {
@@ -104,6 +108,23 @@ int64_t Decoder::import_prefix(const PrefixText &text, const std::string &path) 
     load();
     return ask([&](DecoderLoop &loop) { return loop.find_prefix(names); }).n_tokens;
 }
+
+SequenceCache::Below Decoder::find_missing(Request request, const TierKeys *held) {
+    if (loop_.tiers() == nullptr || loop_.tiers()->is_retired() || decoder_start_ || executor_->undivided_prompts())
+        return {};
+    const auto text = std::make_shared<ActiveRequest>(std::move(request), vocab_, n_ctx_, decoder_start_);
+    return ask([text, held](DecoderLoop &loop) { return loop.find_missing(*text, held); });
+}
+
+bool Decoder::keep_record(std::span<const uint8_t> record) {
+    CacheTiers *tiers = loop_.tiers();
+    if (tiers == nullptr) return true;
+    const auto entry = read_record(record, tiers->identity(), tiers->sizes());
+    if (!entry) throw LoadError("cache-peers", "a block is damaged or of another model");
+    return tiers->keep(*entry);
+}
+
+std::string Decoder::cache_identity() const { return identity_name(identity_); }
 
 void Decoder::require_prefixes() const {
     if (decoder_start_ || executor_->undivided_prompts() || loop_.scheduler().pool().keeps_nothing())

@@ -255,6 +255,7 @@ void Scheduler::replace_leader(Sequence &old) {
 SchedulerStats Scheduler::stats() const {
     SchedulerStats stats = totals_;
     stats.n_waiting = static_cast<int64_t>(waiting_.size());
+    for (const Sequence *s : waiting_) stats.n_waiting_tokens += static_cast<int64_t>(s->tokens.size()) - s->n_computed;
     stats.n_running = static_cast<int64_t>(running_.size());
     stats.n_paused = std::ranges::count_if(waiting_, [](const Sequence *s) { return s->is_paused; });
     stats.n_following = static_cast<int64_t>(sequences_.size() - waiting_.size() - running_.size());

@@ -87,6 +87,7 @@ struct Plan {
 
 struct SchedulerStats {
     int64_t n_waiting = 0, n_running = 0, n_following = 0;
+    int64_t n_waiting_tokens = 0; // to be computed or read, in sequences that wait
     int64_t n_preemptions = 0; // since the beginning, in favour of another key or not
     int64_t n_yields = 0; // preemptions in favour of another key
     int64_t n_paused = 0; // waiting because nobody reads their answers
@@ -156,6 +157,9 @@ class Scheduler {
     void use_tiers(std::shared_ptr<BlockTiers> tiers);
     // The longest prefix in the cache, the tiers included, and all keys that it needs.
     SequenceCache::Below find_prefix(const SequenceCache::Names &names, int64_t n_tokens);
+    // The keys of a text that pool and tiers lack, and the tokens that they would save: all that a peer may have
+    // (`held` is null), or the part that is of use with what it holds.  Empty without tiers.
+    SequenceCache::Below find_missing(SequenceSpec spec, const TierKeys *held);
     void load(const std::vector<TierEntry> &entries); // into the pool, as far as there is room
     std::vector<CacheEdit> take_edits() { return pool_->take_edits(); } // to be made as those of a plan
 

@@ -65,6 +65,51 @@ SequenceCache::Below Scheduler::find_prefix(const SequenceCache::Names &names, i
     return found;
 }
 
+namespace {
+
+// The tiers, as if they had what a peer has.
+class WithPeer : public BlockTiers {
+  public:
+    WithPeer(BlockTiers &own, const TierKeys &held) : own_(own), held_(held) {}
+    bool has(const TierKey &key) override { return held_.contains(key) || own_.has(key); }
+    bool wants(const TierKey &, TierOffer) override { return false; }
+    void put(const TierKey &, TierData, TierOffer) override {}
+    bool is_worth_reading(std::span<const TierKey>, int64_t) override { return false; }
+    std::unique_ptr<TierFetch> fetch(std::vector<TierKey>) override { return nullptr; }
+
+  private:
+    BlockTiers &own_;
+    const TierKeys &held_;
+};
+
+} // namespace
+
+SequenceCache::Below Scheduler::find_missing(SequenceSpec spec, const TierKeys *held) {
+    const auto n_tokens = static_cast<int64_t>(spec.tokens.size()) - 1; // one is computed in any case
+    Sequence text(SequenceId{}, std::move(spec), 0, pool_, config_.max_step_tokens);
+    if (!tiers_ || !text.names_of_source.blocks.empty() || pool_->keeps_nothing()) return {};
+    const SequenceCache::Names names{hashes(text), {}};
+    const int64_t n_own =
+        std::max(text.cache.match(names, n_tokens).n_tokens, text.cache.match_below(names, n_tokens, *tiers_).n_tokens);
+    SequenceCache::Below found;
+    if (held != nullptr) {
+        WithPeer both(*tiers_, *held);
+        found = text.cache.match_below(names, n_tokens, both);
+        found.n_tokens = std::max<int64_t>(0, found.n_tokens - n_own);
+        if (found.n_tokens == 0) found.keys.clear();
+        std::erase_if(found.keys, [&](const TierKey &key) { return tiers_->has(key); });
+        return found;
+    }
+    const int64_t n_blocks = std::min(n_tokens / pool_->block_tokens(), static_cast<int64_t>(names.text.size()));
+    found.n_tokens = n_blocks * pool_->block_tokens() - n_own;
+    for (int64_t block = n_own / pool_->block_tokens(); block < n_blocks; ++block) {
+        const PrefixHash &name = names.text[static_cast<size_t>(block)];
+        for (size_t i = 0; i < pool_->n_groups(); ++i) found.keys.push_back({static_cast<int>(i), name});
+        if (pool_->has_states()) found.keys.push_back({CacheEdit::states, name});
+    }
+    return found;
+}
+
 void Scheduler::load(const std::vector<TierEntry> &entries) {
     for (const TierEntry &entry : entries) pool_->load(entry);
 }

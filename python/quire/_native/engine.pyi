@@ -498,6 +498,8 @@ class DecoderStats:
     @property
     def n_waiting(self) -> int: ...
     @property
+    def n_waiting_tokens(self) -> int: ...
+    @property
     def n_running(self) -> int: ...
     @property
     def n_following(self) -> int: ...
@@ -706,5 +708,20 @@ class Decoder:
         Raises:
             LoadError: The file is missing, damaged, or of another model, adapter, type, kernel or version.
         """
+    def find_missing(self, request: Request, held: Sequence[str] | None = None) -> tuple[int, list[str]]:
+        """Return what cache and tiers lack of a request's prompt, and how many tokens it would save.
+
+        Without ``held``: all entries that a peer may have.  With it: those of use, where the peer holds these.  Waits
+        for the current step.
+        """
+    def keep_record(self, record: bytes) -> bool:
+        """Keep an entry that a peer sent in the tiers.  False: there is no room for now.
+
+        Raises:
+            LoadError: It is damaged, or of another model.
+        """
+    @property
+    def cache_identity(self) -> str:
+        """The name of the folder of the disk's entries."""
     def close(self) -> None:
         """Cancel all requests, join the thread and release all blocks.  The last events can still be waited for."""

@@ -88,6 +88,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
             " strict lenient rate_requests_per_minute rate_tokens_per_minute max_body_bytes"
             " max_logprobs",
         ),
+        _section("Peers", "cache_peers cache_peer_key_file"),
         _section("Models", "memory_budget_bytes keep_s tags state_dir slot_save_path training_routes weights_dir"),
         _section(
             "Queue, time and logs",
@@ -124,7 +125,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
         _section("Recipes", "recipe calibration parse_special chunks types layers_together rounds curve"),
         _section("File", "keep_split overrides"),
     ),
-    "route": (_common("targets host port allowed_hosts insecure"),),
+    "route": (_common("targets prefill host port allowed_hosts insecure"),),
     "batch": (
         _common("path system n_ctx max_sequences gpu_layers threads"), _section("Order", "policy step_s"),
         _CHAT, _section("Answers", "logits_processors enable_prompt_embeds"), _SAMPLING, *_ENGINE,

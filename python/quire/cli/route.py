@@ -4,42 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from urllib.parse import urlsplit
 
 import click
 
 from ..errors import RequestError, UnsupportedError
 from .help_page import Command
 from .text import note
+from .urls import server_urls
 
 __all__ = ["command"]
 
 
-def _urls(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    found = tuple(part.strip() for value in values for part in value.split(",") if part.strip())
-    for url in found:
-        if not url.startswith(("http://", "https://")):
-            raise click.BadParameter(f"{url!r:.80} is not a URL: write http://HOST:PORT", ctx, param)
-        try:
-            parts = urlsplit(url)
-            is_plain = parts.port != 0 and parts.hostname and "@" not in parts.netloc and url.isascii()
-        except ValueError:
-            is_plain = False
-        if not is_plain or parts.path not in ("", "/") or parts.query or parts.fragment:
-            raise click.BadParameter("a server's URL has only a host and a port: http://HOST:PORT", ctx, param)
-    return found
-
-
 @click.command("route", cls=Command)
-@click.option("--to", "targets", multiple=True, required=True, callback=_urls, metavar="URL,...",
+@click.option("--to", "targets", multiple=True, required=True, callback=server_urls, metavar="URL,...",
               help="The servers: quire serve of the same model; may be repeated.")  # fmt: skip
+@click.option("--prefill", multiple=True, callback=server_urls, metavar="URL,...",
+              help="Servers that read long prompts for the others, whose --cache-peers they are [none].")  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, metavar="N",
               help="Port to listen on; 0: any free port.")  # fmt: skip
 @click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME",
               help="Accept this Host header on loopback, too.")  # fmt: skip
 @click.option("--insecure", is_flag=True, help="Allow a public address; only the servers check API keys.")
-def command(*, targets: tuple[str, ...], host: str, port: int, allowed_hosts: tuple[str, ...], insecure: bool) -> None:
+def command(
+    *,
+    targets: tuple[str, ...],
+    prefill: tuple[str, ...],
+    host: str,
+    port: int,
+    allowed_hosts: tuple[str, ...],
+    insecure: bool,
+) -> None:
     """Pass requests on to several servers of the same model.
 
     A request goes to the server that has read the most of its prompt, unless another one has much less to do.  If a
@@ -56,4 +51,4 @@ def command(*, targets: tuple[str, ...], host: str, port: int, allowed_hosts: tu
     names = ("localhost", "127.0.0.1", "::1", host.lower(), *(name.lower() for name in allowed_hosts))
     logging.basicConfig(format="quire: %(message)s", level=logging.WARNING)
     logging.getLogger("quire.route").setLevel(logging.INFO)
-    asyncio.run(serve(targets, host, port, names if is_loopback(host) else None, note))
+    asyncio.run(serve(targets, host, port, names if is_loopback(host) else None, say=note, prefill=prefill))

@@ -19,6 +19,7 @@ from .sampling_options import sampling_defaults
 from .serve_config import ARGUMENTS, ServeCommand, config_option, env_file_option
 from .text import note, one_line
 from .tool_options import tool_options
+from .urls import server_urls
 
 if TYPE_CHECKING:
     from ..hub.registry import Preset
@@ -154,6 +155,19 @@ def _entries(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     help="With --training-routes: checkpoints below DIR may replace a model's weights [none].",
 )
 @click.option(
+    "--cache-peers",
+    multiple=True,
+    callback=server_urls,
+    metavar="URL,...",
+    help="Ask these servers for blocks of a prompt before computing it; needs --cache-disk [none].",
+)
+@click.option(
+    "--cache-peer-key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The key that peers share; whoever has it may read the blocks of all callers [none].",
+)
+@click.option(
     "--memory-budget",
     "memory_budget_bytes",
     type=int,
@@ -250,7 +264,7 @@ def _entries(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     multiple=True,
     callback=_entries,
     metavar="NAME=N,...",
-    help="With --ray: replicas=2, max_replicas, ingresses, num_cpus, num_gpus or max_ongoing_requests.",
+    help="With --ray: replicas=2, max_replicas=4 and others (docs/several_servers.md).",
 )
 def command(**options: Any) -> None:
     """Serve MODEL over HTTP for clients of OpenAI, Anthropic, Ollama and llama.cpp, with a chat page at /.
@@ -319,7 +333,8 @@ def _service(options: dict[str, Any]) -> Service:
         if options["keep_s"] is None and preset.keep_alive is not None:
             options["keep_s"] = seconds_of(preset.keep_alive)
         options["aliases"] = (*options["aliases"], *given)
-    settings, config = _settings(options), model.config()
+    config = model.config()
+    settings = _settings({**options, "cache_disk": config.get("cache_disk")})
     path = None if path is None else str(located(path, projector=model.wants_projector))
     # Start the worker process now: it takes about as long to start as the imports below, on another core.
     several = settings.models_dir is not None or settings.allow_changes
@@ -348,6 +363,8 @@ def _settings(options: dict[str, Any]) -> Settings:
     from ..server.settings import Settings, check_key, read_keys
 
     key_file, keys = options.pop("api_key_file"), options.pop("api_keys")
+    if (peer_file := options.pop("cache_peer_key_file")) is not None:
+        options["cache_peer_key"] = read_keys(peer_file)[0][0]
     values = {name: value for name, value in options.items() if value is not None and name != "no_access_log"}
     values["access_log"] = not options["no_access_log"]
     values["tools"] = values.pop("run_tools")

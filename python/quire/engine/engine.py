@@ -146,8 +146,8 @@ class Engine:
 
         RequestError or CapacityError if it can never run; UnsupportedError if an encoder is asked for text.
         """
-        shadow = None if request.shadow is None else self._native_request(request.shadow, is_shadow=True)
-        made = self._native_request(request)
+        shadow = None if request.shadow is None else self.native_request(request.shadow, is_shadow=True)
+        made = self.native_request(request)
         # Prompts has put functions in place of names.
         params = request.params
         processors = cast("Sequence[ProcessorFunction]", () if params is None else params.logits_processors)
@@ -177,7 +177,8 @@ class Engine:
         self._guided[shadow_id] = request_id
         return Guidance(shadow_id, request.params.guidance_scale, len(request.token_ids))
 
-    def _native_request(self, request: EngineRequest, *, is_shadow: bool = False) -> native.Request:
+    def native_request(self, request: EngineRequest, *, is_shadow: bool = False) -> native.Request:
+        """Return a request as the decoder takes it."""
         params = request.params
         if request.embedding is None and not self.makes_logits:
             raise UnsupportedError("[engine] the model is an encoder, which gives vectors and no text")
@@ -237,7 +238,7 @@ class Engine:
 
         CapacityError if pins would take more than half of the cache.
         """
-        made = self._native_request(request)
+        made = self.native_request(request)
         with self._lock:
             decoder, number = self._open_decoder(), self._n_decoders
         pin, n_tokens = decoder.pin(made)
@@ -249,18 +250,19 @@ class Engine:
         RequestError if it has nothing of it; CapacityError if the disk is full or blocks were evicted meanwhile;
         UnsupportedError if the model keeps no prefixes.
         """
-        with self._lock:
-            decoder = self._open_decoder()
-        return decoder.export_prefix(token_ids, path, salt=salt, note=note)
+        return self.decoder().export_prefix(token_ids, path, salt=salt, note=note)
 
     def import_prefix(self, token_ids: Sequence[int], path: str, salt: bytes) -> int:
         """Load what a file has of a text into the cache; return how many tokens the cache has now.
 
         LoadError if the file is damaged or of another model.
         """
+        return self.decoder().import_prefix(token_ids, path, salt=salt)
+
+    def decoder(self) -> native.Decoder:
+        """Return the decoder.  RequestError if the engine is closed or sleeps."""
         with self._lock:
-            decoder = self._open_decoder()
-        return decoder.import_prefix(token_ids, path, salt=salt)
+            return self._open_decoder()
 
     def unpin(self, pin_id: int) -> None:
         """End a pin.  No-op if it has ended, or the engine was closed."""
@@ -270,18 +272,14 @@ class Engine:
 
     def freeze(self, frozen: bool) -> None:
         """Stop computing, once the current step has ended, or go on.  Requests wait meanwhile."""
-        with self._lock:
-            decoder = self._open_decoder()
-        decoder.freeze(frozen)
+        self.decoder().freeze(frozen)
         with self._lock:
             self._frozen = frozen
             self._ended.notify_all()
 
     def forget_prefixes(self) -> None:
         """Let no later request find what is cached."""
-        with self._lock:
-            decoder = self._open_decoder()
-        decoder.forget_prefixes()
+        self.decoder().forget_prefixes()
 
     def stats(self) -> DecoderStats:
         """Return counters and gauges of the decoder."""

@@ -25,7 +25,9 @@ def app(given: dict[str, Any]) -> Application:
         given: ``model``: as for ``quire serve``; without it, the package's.  ``options``: options of ``quire serve``, a
             list or a line.  ``replicas``: their number, 1; with ``max_replicas``, the least.  ``ingresses``: processes
             that read requests, 1.  ``num_cpus``, ``num_gpus``: of each replica, as Ray counts them.
-            ``max_ongoing_requests``: of each replica, 256.
+            ``max_ongoing_requests``: of each replica, 256.  ``queued_tokens``: prompt tokens that may wait for each
+            replica before others are added, 8192.  ``multiplexed``: 1 if replicas serve several models or adapters, so
+            that requests for one of them go to replicas that have used it.
 
     Raises:
         RequestError: An unknown name.

@@ -14,8 +14,10 @@ from .replicas import Ingress, Server
 
 __all__ = ["autoscale", "build"]
 
-_NAMES = ("model", "options", "replicas", "max_replicas", "ingresses", "num_cpus", "num_gpus", "max_ongoing_requests")
+_NAMES = ("model", "options", "replicas", "max_replicas", "ingresses", "num_cpus", "num_gpus", "max_ongoing_requests",
+          "queued_tokens", "multiplexed")  # fmt: skip
 _MOST_HELD = 0.9  # share of a replica's cache
+_QUEUED_TOKENS = 8192
 _ROUTER = "quire.ray.router:PrefixRouter"
 
 
@@ -52,18 +54,25 @@ def build(given: dict[str, Any]) -> Application:
         max_ongoing_requests=4096,
         ray_actor_options={"num_cpus": 0.1},
     )
-    return ingress.bind(server.bind(arguments))
+    replicas = server.bind(arguments, int(given.get("queued_tokens", _QUEUED_TOKENS)))
+    return ingress.bind(replicas, bool(int(given.get("multiplexed", 0))))
 
 
 def autoscale(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-    """Return how many replicas to run: one more while requests wait or caches are full, one less if half would do."""
+    """Return how many replicas to run, by the prompt tokens that wait and the caches that sequences fill.
+
+    As many more as the queue is full, at most as many again, or one more where caches are full; one less if nothing
+    waits and the rest has room.
+    """
     n = context.current_num_replicas
     metrics = context.aggregated_metrics or {}
-    waiting = sum(metrics.get("waiting", {}).values())
+    queued = sum(metrics.get("queued", {}).values())  # in limits of one replica
     held = list(metrics.get("cache_held", {}).values())
     mean = sum(held) / len(held) if held else 0.0
-    if waiting > n or mean > _MOST_HELD:
+    if queued > n:
+        n += min(n, int(queued / n))
+    elif mean > _MOST_HELD:
         n += 1
-    elif waiting == 0 and n > 1 and mean * n / (n - 1) < _MOST_HELD / 2:
+    elif queued == 0 and n > 1 and mean * n / (n - 1) < _MOST_HELD / 2:
         n -= 1
     return max(context.capacity_adjusted_min_replicas, min(n, context.capacity_adjusted_max_replicas)), {}

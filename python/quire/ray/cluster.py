@@ -18,7 +18,8 @@ from .application import build
 __all__ = ["run"]
 
 _NAME = "default"  # as serve run has it
-_NUMBERS = ("replicas", "max_replicas", "ingresses", "num_cpus", "num_gpus", "max_ongoing_requests")
+_NUMBERS = ("replicas", "max_replicas", "ingresses", "num_cpus", "num_gpus", "max_ongoing_requests",
+            "queued_tokens", "multiplexed")  # fmt: skip
 
 
 def run(

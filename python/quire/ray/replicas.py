@@ -14,7 +14,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from ..errors import LoadError
-from ..routing.requests import Bodies, error_body, hashes_of, is_repeatable, refuse, until_gone
+from ..routing.requests import Bodies, error_body, hashes_of, is_repeatable, model_of, refuse, until_gone
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -35,6 +35,7 @@ _KEPT = (
     "server",
 )
 _MOST_SENT = 2  # replicas that a request is sent to: one that crashes servers shall not crash all
+_MOST_MODELS = 64  # names that a replica is known for
 _UNREAD = 64  # messages of an answer that wait for their reader
 _log = logging.getLogger("quire.route")
 
@@ -42,17 +43,25 @@ _log = logging.getLogger("quire.route")
 class Server:
     """A replica: the service and the routes of ``quire serve``, without its sockets."""
 
-    async def __init__(self, arguments: Sequence[str]) -> None:  # type: ignore[misc]
-        """Open the model.  ``arguments``: those of ``quire serve``."""
+    async def __init__(self, arguments: Sequence[str], queued_tokens: int) -> None:  # type: ignore[misc]
+        """Open the model.
+
+        Args:
+            arguments: Those of ``quire serve``.
+            queued_tokens: Prompt tokens that may wait before there should be more replicas.
+        """
         from ..cli.serve import service_of
         from ..server.app import build_app
 
+        self._queued_tokens = queued_tokens
         self._service = service_of(arguments)
         self._app = build_app(self._service)
         await self._service.start()
 
     async def answer(self, scope: Scope, body: bytes, *, hashes: Sequence[int] = ()) -> AsyncIterator[Message]:
         """Yield the messages of an answer.  ``hashes`` are for the router."""
+        if model := serve.get_multiplexed_model_id():
+            await self._has_used(model)
         sent: asyncio.Queue[Message | None] = asyncio.Queue(_UNREAD)
         waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -75,6 +84,11 @@ class Server:
             with contextlib.suppress(asyncio.CancelledError):
                 await running
 
+    @serve.multiplexed(max_num_models_per_replica=_MOST_MODELS)  # type: ignore[untyped-decorator]
+    async def _has_used(self, model: str) -> str:
+        """Let routers know a model or adapter that this replica has used; Quire itself loads and unloads them."""
+        return model
+
     def check_health(self) -> None:
         """LoadError if the model does not answer, so that Ray starts another replica."""
         from ..server.service.library import not_ready
@@ -84,10 +98,11 @@ class Server:
             raise LoadError("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return what ``autoscale`` reads: requests that wait, and the share of the cache that sequences hold."""
+        """Return what ``autoscale`` reads: the queue, 1 if it is full, and the share of the cache that is held."""
         beats = [beat for engine in self._service.engines().values() if (beat := engine.beat) is not None]
         held = max((1 - beat.n_free_blocks / max(beat.n_usable_blocks, 1) for beat in beats), default=0.0)
-        return {"waiting": float(sum(beat.n_waiting for beat in beats)), "cache_held": held}
+        n_tokens = sum(beat.n_waiting_tokens for beat in beats)
+        return {"queued": n_tokens / self._queued_tokens, "cache_held": held}
 
     async def __del__(self) -> None:
         await self._service.stop()
@@ -97,18 +112,19 @@ class Server:
 class Ingress:
     """A process that reads requests and passes them on."""
 
-    def __init__(self, server: DeploymentHandle) -> None:
-        self._server = server
+    def __init__(self, server: DeploymentHandle, is_multiplexed: bool) -> None:
+        self._server, self._is_multiplexed = server, is_multiplexed
 
     def __serve_build_asgi_app__(self) -> RayFront:
-        return RayFront(self._server)
+        return RayFront(self._server, self._is_multiplexed)
 
 
 class RayFront:
     """The ASGI application: hashes prompts, asks the replica that the router chooses, and another if that is lost."""
 
-    def __init__(self, server: DeploymentHandle) -> None:
+    def __init__(self, server: DeploymentHandle, is_multiplexed: bool) -> None:
         self._server = server.options(method_name="answer", stream=True)
+        self._is_multiplexed = is_multiplexed
         self._bodies = Bodies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -124,10 +140,12 @@ class RayFront:
     async def _pass_on(self, scope: Scope, body: bytes, send: Send) -> None:
         hashes = await hashes_of(scope, dict(scope["headers"]), body)
         kept = {name: scope[name] for name in _KEPT if name in scope}
+        model = model_of(body) if self._is_multiplexed else ""
+        server = self._server.options(multiplexed_model_id=model) if model else self._server
         for n_sent in range(1, _MOST_SENT + 1):
             passing = _Passing(send)
             try:
-                answer = self._server.remote(kept, body, hashes=hashes)
+                answer = server.remote(kept, body, hashes=hashes)
                 try:
                     async for message in answer:
                         await passing.send(message)

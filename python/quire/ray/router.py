@@ -11,6 +11,8 @@ from ..routing.prefix_index import Replica
 
 __all__ = ["PrefixRouter"]
 
+_MOST_MORE = 8.0  # answers that a replica may have more than another and still be preferred for its model
+
 
 class PrefixRouter(RequestRouter):  # type: ignore[misc]
     """Chooses by the keyword argument ``hashes`` of a call (``prefix_hashes``).
@@ -32,11 +34,21 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]
         for gone in self._caches.keys() - own.keys():
             self._caches.pop(gone).is_ready = False
         by_replica = {own[each.replica_id]: each for each in candidate_replicas}
-        best = self._prefix_policy.choose(list(by_replica), _hashes(pending_request))
+        users = self._users(by_replica, pending_request)
+        best = self._prefix_policy.choose(users, _hashes(pending_request))
         if best is None:
             return []
         others = sorted((each for each in by_replica if each is not best), key=lambda each: each.load)
         return [[by_replica[each]] for each in (best, *others)]
+
+    def _users(self, by_replica: dict[Replica, RunningReplica], pending: PendingRequest | None) -> list[Replica]:
+        """Return the replicas that have used a request's model, unless all of them have much to do."""
+        model = pending.metadata.multiplexed_model_id if pending is not None else ""
+        users = [each for each, running in by_replica.items() if model in running.multiplexed_model_ids]
+        least = min((each.load for each in by_replica), default=0.0)
+        if not users or min(each.load for each in users) > least + _MOST_MORE:
+            return list(by_replica)
+        return users
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
         """Remember what the replica will have in its cache."""

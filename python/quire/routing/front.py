@@ -14,6 +14,7 @@ import httpx
 from ..server.failures import says_shutting_down
 from ..server.origins import host_of
 from .policy import Policy
+from .prefill import LEAST_BLOCKS, Prefill
 from .replicas import HttpReplica, watch
 from .requests import Bodies, error_body, hashes_of, is_repeatable, refuse, reply, until_gone
 
@@ -51,20 +52,28 @@ class _Unread:
     """Blocks of a prompt that a replica has to compute, until it has done so."""
 
     def __init__(self, replica: HttpReplica, n: int) -> None:
-        self._replica, self._n = replica, n
+        self._replica, self.n = replica, n
         replica.n_unread += n
 
     def end(self) -> None:
-        self._replica.n_unread -= self._n
-        self._n = 0
+        self._replica.n_unread -= self.n
+        self.n = 0
 
 
 class Front:
-    """The ASGI application.  ``hosts``: allowed names in the Host header; None: any."""
+    """The ASGI application.
+
+    ``hosts``: allowed names in the Host header; None: any.  ``prefill``: URLs of servers that only read prompts.
+    """
 
     def __init__(
-        self, urls: Sequence[str], policy: Policy | None = None, hosts: Sequence[str] | None = _LOOPBACK
+        self,
+        urls: Sequence[str],
+        policy: Policy | None = None,
+        hosts: Sequence[str] | None = _LOOPBACK,
+        prefill: Sequence[str] = (),
     ) -> None:
+        self.prefill = Prefill(prefill)
         self.replicas = [HttpReplica(url.rstrip("/"), is_ready=False) for url in urls]
         self._policy = policy or Policy()
         self._hosts = hosts
@@ -77,7 +86,7 @@ class Front:
 
     async def start(self) -> None:
         """Begin to watch the replicas."""
-        self._watching = asyncio.create_task(watch(self.replicas, self._client))
+        self._watching = asyncio.create_task(watch([*self.replicas, *self.prefill.replicas], self._client))
 
     async def stop(self) -> None:
         """Stop watching, and close the connections."""
@@ -162,12 +171,16 @@ class Front:
         replica.n_active += 1
         unread = _Unread(replica, len(hashes) - matched)
         try:
-            await until_gone(self._relay(replica, request, send, unread), receive)
+            await until_gone(self._relay(replica, request, send, unread, hashes), receive)
         finally:
             replica.n_active -= 1
             unread.end()
 
-    async def _relay(self, replica: HttpReplica, request: httpx.Request, send: Send, unread: _Unread) -> None:
+    async def _relay(
+        self, replica: HttpReplica, request: httpx.Request, send: Send, unread: _Unread, hashes: Sequence[int]
+    ) -> None:
+        if self.prefill.replicas and unread.n >= LEAST_BLOCKS:
+            self.counts["prefilled"] += await self.prefill.read(self._client, request, hashes)
         lost = replica.lost
         try:
             response = await _unless(lost, self._client.send(request, stream=True))

@@ -13,7 +13,7 @@ from .prefixes import prefix_hashes
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-__all__ = ["Bodies", "error_body", "hashes_of", "is_repeatable", "refuse", "reply", "until_gone"]
+__all__ = ["Bodies", "error_body", "hashes_of", "is_repeatable", "model_of", "refuse", "reply", "until_gone"]
 
 MOST_BODY_BYTES = 64 << 20
 MOST_HELD_BYTES = 1 << 30  # bodies of all requests
@@ -79,6 +79,16 @@ def _parsed(body: bytes, key: str) -> list[int]:
     except (ValueError, RecursionError):
         return []  # the replica says what is wrong with it
     return prefix_hashes(given, key) if isinstance(given, dict) else []
+
+
+def model_of(body: bytes) -> str:
+    """Return the model or adapter that a request names; empty if it names none."""
+    try:
+        given: Any = json.loads(body) if body else None
+    except (ValueError, RecursionError):
+        return ""
+    model = given.get("model") if isinstance(given, dict) else None
+    return model[:256] if isinstance(model, str) else ""
 
 
 def is_repeatable(scope: Scope) -> bool:

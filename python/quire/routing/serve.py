@@ -21,7 +21,13 @@ _HEAD_S = 60.0  # for a request's head
 
 
 async def serve(
-    urls: Sequence[str], host: str, port: int, hosts: Sequence[str] | None, say: Callable[[str], None]
+    urls: Sequence[str],
+    host: str,
+    port: int,
+    hosts: Sequence[str] | None,
+    *,
+    say: Callable[[str], None],
+    prefill: Sequence[str] = (),
 ) -> None:
     """Pass requests on until SIGTERM or SIGINT; ``say`` receives the line with the address.
 
@@ -29,7 +35,7 @@ async def serve(
         RequestError: The address cannot be listened on.
     """
     allow_open_files(_MOST_FILES)
-    front = Front(urls, hosts=hosts)
+    front = Front(urls, hosts=hosts, prefill=prefill)
     config = uvicorn.Config(
         front, host=host, port=port, loop=EVENT_LOOP, lifespan="off", ws="none", log_config=None, access_log=False,
         http=Protocol, server_header=False, date_header=False, timeout_keep_alive=75, timeout_graceful_shutdown=30,

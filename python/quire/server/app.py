@@ -8,13 +8,14 @@ from starlette.routing import Route as HttpRoute
 from starlette.routing import Router
 
 from .failures import ApiError, Dialect
-from .listener.access import AccessMiddleware
+from .listener.access import PEERS_PATH, AccessMiddleware
 from .listener.endpoint import Endpoint
 from .listener.internal import InternalRequests
 from .listener.request_context import Route
 from .routes import (
     adapters,
     anthropic,
+    cache_blocks,
     classes,
     embeddings,
     model_admin,
@@ -69,6 +70,7 @@ ROUTES = (
     Route("GET", "/health", native_routes.health, "Check if the server can answer requests"),
     Route("GET", "/v1/health", native_routes.health_v1, "Check if the server can answer requests"),
     Route("GET", "/v1/status", native_routes.status, "Show the server's current load"),
+    Route("POST", PEERS_PATH, cache_blocks.send_blocks, "Send blocks to a peer", cache_blocks.BlocksBody, opens=False),
     Route("GET", "/openapi.json", openapi.openapi, "This document"),
     Route("GET", "/docs", openapi.docs, "The routes in a readable page"),
     Route("GET", "/", page.page, "The chat page"),

@@ -75,6 +75,9 @@ class Settings:
         weights_dir: A folder whose checkpoints may replace a model's weights (None: none may).
         memory_budget_bytes: Memory for all models together (None: three quarters of the machine's memory).  It also
             limits a single model (None: what is free).
+        cache_disk: The folder of the engine's option, which peers may read.
+        cache_peers, cache_peer_key: URLs of servers that are asked for blocks of the cache, and the key that peers
+            present to each other (None: no peer may read blocks).
         keep_s: Idle time after which a model is unloaded, until it is asked for again; negative: never.
         aliases, tags: More names of the model, and words about it that ``/v1/models`` shows.
         sampling: Fields of ``SamplingParams`` for requests that do not set them.  They take precedence over the advice
@@ -130,6 +133,9 @@ class Settings:
     training_routes: bool = False
     weights_dir: str | None = None
     memory_budget_bytes: int | None = None
+    cache_disk: str | None = None
+    cache_peers: tuple[str, ...] = ()
+    cache_peer_key: str | None = field(default=None, repr=False)
     keep_s: float = FOREVER
     allow_changes: bool = False
     allow_lora_updates: bool = False
@@ -183,6 +189,10 @@ class Settings:
                 f"[serve] no API key for the public address {self.host}: "
                 "give keys with --api-key-file, or serve it to everybody with --insecure"
             )
+        if (self.cache_peers or self.cache_peer_key) and self.cache_disk is None:
+            raise RequestError("[serve] peers exchange blocks of the cache's folder: give one with --cache-disk")
+        if self.cache_peers and self.cache_peer_key is None:
+            raise RequestError("[serve] --cache-peers needs the key of the peers: --cache-peer-key-file FILE")
         if self.tools.mcp is not None and not self.api_keys and not is_loopback(self.host):
             raise RequestError(
                 f"[serve] --mcp at the public address {self.host} would let everybody run your tools: "

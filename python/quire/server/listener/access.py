@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from ..service.service import Service
     from ..service.traces import Traces
 
-__all__ = ["AccessMiddleware"]
+__all__ = ["PEERS_PATH", "AccessMiddleware"]
 
 OPEN_PATHS = frozenset({"/health"})
+PEERS_PATH = "/v1/cache/blocks"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 # Headers that may occur only once: of two, this server would use the last and a proxy perhaps the first.
 _ONCE = (b"host", b"authorization", b"x-api-key", b"content-length", b"content-type", b"origin")
@@ -48,6 +49,7 @@ class AccessMiddleware:
         settings = service.settings
         self._app = app
         self._service = service
+        self._peer_key = settings.cache_peer_key
         self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
         names = (*_LOOPBACK_NAMES, settings.host, *settings.allowed_hosts)
         self._hosts = {name.lower() for name in names} if is_loopback(settings.host) else None
@@ -149,7 +151,17 @@ class AccessMiddleware:
                 403, "origin_not_allowed", "this Origin may not call the server (allow it with --cors-origin)"
             )
 
+    def _check_peer(self, headers: dict[bytes, bytes]) -> Caller:
+        """Accept the peers' key alone: callers' keys give no access to other callers' blocks."""
+        if self._peer_key is None:
+            raise ApiError(403, "not_allowed", "no peer may read blocks: start the server with --cache-peer-key-file")
+        if not hmac.compare_digest(_given_key(headers) or b"", self._peer_key.encode()):
+            raise ApiError(401, "invalid_api_key", "missing or invalid key of a peer")
+        return Caller("peer")
+
     def _caller(self, path: str, headers: dict[bytes, bytes], state: RequestState) -> Caller:
+        if path == PEERS_PATH:
+            return self._check_peer(headers)
         if not self._keys:
             return Caller()
         given = _given_key(headers)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import QuireError
 from ..body_types import TimedBody
 from ..failures import ApiError, Dialect, of_quire
+from ..worker.protocol import Ask
 from .bodies import Received, content_length, decode_object, header, nothing_received, read_body, to_wire
 from .forms import MAX_FORM_BYTES, form_tokens, read_form
 from .pings import Pings
@@ -132,7 +133,11 @@ class Endpoint:
             context.adapter = service.adapter_of(model)
             if context.opened_model in service.sleeping:
                 raise ApiError(503, "model_sleeping", "the model sleeps: call POST /wake_up", "model", 5)
-        return await route.handler(context)
+        reply = await route.handler(context)
+        if header(scope, b"x-quire-prefill") and service.settings.cache_peer_key and context.opened_model:
+            # A front will send the request to a peer, which shall find all blocks of the prompt.
+            await context.ask(service.engine(context.opened_model), Ask(0, "await_written", {}))
+        return reply
 
 
 def _ignored(names: list[str]) -> list[tuple[bytes, bytes]]:

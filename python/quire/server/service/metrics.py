@@ -33,6 +33,7 @@ _TOTALS = {
 }
 _GAUGES = {
     "waiting": ("n_waiting", "Requests waiting for a place in the batch."),
+    "waiting_tokens": ("n_waiting_tokens", "Tokens of their prompts."),
     "paused": ("n_paused", "Waiting requests whose clients do not read."),
     "running": ("n_running", "Sequences in the batch."),
     "cache_blocks": ("n_usable_blocks", "Blocks in the cache."),

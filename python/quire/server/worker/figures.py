@@ -46,6 +46,7 @@ def beat_of(stats: DecoderStats, cache: Iterable[tuple[str, int, int]], *, rests
         drafters={drafter.name: _drafter(drafter) for drafter in stats.drafters if drafter.n_drafts > 0},
         cache=tuple(wire.CacheUse(*use) for use in cache),
         tiers=_tiers(stats),
+        n_waiting_tokens=stats.n_waiting_tokens,
     )
 
 

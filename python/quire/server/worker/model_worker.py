@@ -16,13 +16,12 @@ import msgspec
 
 from ..._native import __version__
 from ...engine.llm_base import LLMBase
+from ...engine.prefix_blocks import PrefixBlocks
 from ...engine.requests.chat import ChatCollector
-from ...engine.requests.media import has_media
 from ...engine.requests.media_prompts import prompt_of_parts
 from ...engine.requests.prompts import RequestOptions
 from ...engine.requests.results import collector_of
 from ...engine.requests.texts import TextOptions
-from ...engine.requests.truncation import cut_ids
 from ...errors import BusyError, InternalError, QuireError, RequestError
 from ...params.chat_options import ChatOptions
 from ..fair_pool import FairPool
@@ -33,7 +32,9 @@ from .defaults import Defaults
 from .event_encoder import Emit, EventEncoder, WorkerContext
 from .figures import beat_of
 from .memory_share import check_share, committed_bytes, with_share_of_model
+from .message_kinds import cut_prompt, message_has_form, message_has_media
 from .params import params_of
+from .peers import Peers, await_written
 from .pins import Pins
 from .questions import Questions
 
@@ -104,6 +105,9 @@ class ModelWorker(LLMBase):
         self._questions.add(
             {**Pins(self._engine, self._prompts, self._drafted).verbs(), "control": partial(control, self)}
         )
+        blocks = PrefixBlocks(self._engine)
+        self._questions.add({"await_written": partial(await_written, blocks)})
+        self._peers = Peers(opened.peers, opened.peer_key, blocks) if opened.peers else None
         self._last_stats = self.stats()
 
     def info(self) -> wire.ModelInfo:
@@ -154,10 +158,10 @@ class ModelWorker(LLMBase):
             with self._lock:
                 self._running[message.id] = _Running()
             hints = message.hints
-            pool = self._forming if _has_form(message) else self._preparing
+            pool = self._forming if message_has_form(message) else self._preparing
             if isinstance(message, wire.Ask) and message.verb == "control" and message.values["verb"] != "state":
                 pool = self._pausing if message.values["values"].get("mode") == "wait" else self._controlling
-            if _has_media(message):
+            if message_has_media(message):
                 pool = self._encoding
             pool.submit(hints.key, hints.n_bytes, partial(self._prepare, message))
         else:
@@ -172,6 +176,8 @@ class ModelWorker(LLMBase):
         self._engine.release()  # ends what waits for requests in flight
         for pool in (self._pausing, self._controlling, self._encoding, self._forming, self._preparing):
             pool.close()
+        if self._peers is not None:
+            self._peers.close()
         self._close_engine()
 
     def _cancel(self, id_: int) -> None:
@@ -255,17 +261,24 @@ class ModelWorker(LLMBase):
             answer = EventEncoder(message.id, request, ChatCollector(chat, collector_of(request)), self._context)
             answer.wants_progress = message.wants_progress
         else:
-            request, ignored = _cut(self._prompts.draft(_prompt_of(message), params, options), message)
+            request, ignored = cut_prompt(self._prompts.draft(_prompt_of(message), params, options), message)
             answer = EventEncoder(message.id, request, None, self._context)
             answer.follow(message)
         wants_ids = message.wants_prompt_ids
 
         def submit(grammar: Grammar | None) -> None:
             made = replace(request, announced=True, grammar=grammar)
-            native_id = answer.native_id = self._engine.submit(made, answer.deliver)
-            notes = () if request.form is None else request.form.notes
-            answer.announce(request.token_ids if wants_ids else None, (*ignored, *notes))
-            self._know(running, native_id)
+
+            def go_on() -> None:
+                native_id = answer.native_id = self._engine.submit(made, answer.deliver)
+                notes = () if request.form is None else request.form.notes
+                answer.announce(request.token_ids if wants_ids else None, (*ignored, *notes))
+                self._know(running, native_id)
+
+            if self._peers is None:
+                go_on()
+            else:
+                self._peers.before(made, hints.key, self._failing(message.id), go_on)
 
         if request.form is None:
             submit(None)
@@ -458,32 +471,3 @@ def _prompt_of(message: wire.Generate) -> Prompt:
     if not message.media:
         return message.prompt
     return {"prompt": message.prompt, "multimodal_data": message.media, "mark": message.mark}
-
-
-def _cut(request: EngineRequest, asked: wire.Generate) -> tuple[EngineRequest, tuple[str, ...]]:
-    """Cut a request to its limit of prompt tokens; also return a note about what was left out."""
-    n_most, n = asked.max_prompt_tokens, len(request.token_ids)
-    if n_most is None or n <= n_most or request.media is not None:
-        return request, ()
-    ids = cut_ids(request.token_ids, n_most, asked.keep_tokens)
-    return replace(request, token_ids=ids), (f"{n - n_most} tokens of the prompt",)
-
-
-def _has_media(message: wire.Work) -> bool:
-    """Return True if the request has images or sounds."""
-    if isinstance(message, wire.Chat):
-        return has_media(message.messages)
-    if isinstance(message, wire.Transcribe):
-        return True
-    if isinstance(message, wire.Embed):
-        return has_media(message.messages)
-    if isinstance(message, wire.Score):
-        return has_media([*message.messages, *message.second_messages])
-    return isinstance(message, wire.Generate) and bool(message.media)
-
-
-def _has_form(message: wire.Work) -> bool:
-    """Return True if the answer may have a form that must be compiled."""
-    if isinstance(message, wire.Chat):
-        return bool(message.options.get("tools")) or "structured_outputs" in message.params
-    return isinstance(message, wire.Generate) and "structured_outputs" in message.params

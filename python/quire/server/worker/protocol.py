@@ -62,6 +62,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     ``grammar``, ``pooling``, and fields of ``ChatOptions`` (``chat``).  ``chat_template`` replaces the model's.
     ``adapters``: names, paths and scales of LoRA adapters in place of those in ``config``, as clients have left them.
     ``paused`` and ``asleep``: begin paused, and with these parts asleep.
+    ``peers``: URLs of servers that are asked for blocks of the cache, with ``peer_key``.
     """
 
     path: str | None
@@ -73,6 +74,8 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     adapters: list[tuple[str, str, float]] | None = None
     paused: bool = False
     asleep: list[str] = []
+    peers: tuple[str, ...] = ()
+    peer_key: str = ""
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
@@ -212,7 +215,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     id: int
     verb: Literal[
         "tokenize", "detokenize", "render", "count", "infill", "describe", "pin", "unpin", "load_adapter",
-        "unload_adapter", "scale_adapters", "control",
+        "unload_adapter", "scale_adapters", "control", "await_written",
     ]  # fmt: skip
     values: JsonObject
     hints: SchedulingHints = SchedulingHints()
@@ -442,6 +445,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     n_most_pinned_bytes: int = 0
     n_pins_given_way: int = 0
     tiers: tuple[TierUse, ...] = ()
+    n_waiting_tokens: int = 0
 
 
 FromEngine: TypeAlias = Ready | Started | Admitted | Delta | Finished | Failed | Answer | Beat

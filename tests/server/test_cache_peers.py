@@ -1,0 +1,218 @@
+"""Blocks of the cache from one server to another, and peers that fail in all ways.
+
+Oracle: the answer without peers, and the counts of cached tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from quire.errors import LoadError, RequestError
+from quire.routing.front import Front
+from quire.server.settings import Settings
+from quire.server.worker import peers as peers_module
+from quire.server.worker.peers import Peers
+from served import Served, served
+
+KEY = "a-key-of-peers"
+PROMPT = [400 + i * 7 % 900 for i in range(300)]
+
+
+def answer(server: Served, prompt: Sequence[int] = PROMPT, **more: Any) -> tuple[str, int]:
+    body = {"prompt": prompt, "max_tokens": 8, "temperature": 0, **more}
+    with server.client() as client:
+        found = client.post("/v1/completions", json=body, headers={"authorization": "Bearer of-a-caller"}).json()
+    return found["choices"][0]["text"], found["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
+    """A server with the blocks of PROMPT on disk."""
+    folder = tmp_path_factory.mktemp("owner")
+    (folder / "keys").write_text("of-a-caller\n")
+    (folder / "peer").write_text(KEY + "\n")
+    with served(folder, options(folder, "cache")) as running:
+        answer(running)
+        wait_for(lambda: len(list((folder / "cache").rglob("*.kv"))) >= len(PROMPT) // 32)
+        yield running, folder
+
+
+def options(folder: Path, cache: str, *more: str) -> list[str]:
+    files = ["--api-key-file", str(folder / "keys"), "--cache-peer-key-file", str(folder / "peer")]
+    return [*files, "--cache-disk", str(folder / cache), *more]
+
+
+def test_a_server_reads_what_its_peer_computed(owner: tuple[Served, Path], tmp_path: Path) -> None:
+    there, folder = owner
+    with served(tmp_path, options(folder, "other", "--cache-peers", f"http://127.0.0.1:9,{there.url}")) as here:
+        text, n_cached = answer(here)
+        assert (text, n_cached) == (answer(there)[0], len(PROMPT) // 32 * 32)
+        assert answer(here, cache_salt="another")[1] == 0  # its blocks have other names
+        assert "127.0.0.1:9" in here.log  # the peer that is not there costs nothing but a line
+
+
+def test_only_peers_read_blocks(owner: tuple[Served, Path]) -> None:
+    there, folder = owner
+    entry = next((folder / "cache").rglob("*.kv"))
+    body = {"identity": entry.parent.parent.name, "entries": [entry.stem, "00" * 32 + "-0"]}
+    with there.client() as client:
+        for key in ("of-a-caller", "-", KEY + "x"):
+            refused = client.post("/v1/cache/blocks", json=body, headers={"authorization": f"Bearer {key}"})
+            assert refused.status_code == 401
+        head = {"authorization": f"Bearer {KEY}"}
+        assert client.get("/v1/models", headers=head).status_code == 401  # the peers' key is no caller's
+        assert client.post("/v1/cache/blocks", json=body, headers=head).content == entry.read_bytes()
+        held = client.post("/v1/cache/blocks", json={**body, "held_only": True}, headers=head)
+        assert held.json() == {"held": [entry.stem]}
+        for bad in ({"identity": "../" * 10 + "00"}, {"entries": ["../../keys"]}, {"entries": [entry.stem + "/../x"]}):
+            assert client.post("/v1/cache/blocks", json={**body, **bad}, headers=head).status_code == 400
+
+
+def test_peers_need_a_folder_and_a_key() -> None:
+    with pytest.raises(RequestError, match="--cache-disk"):
+        Settings(cache_peer_key=KEY)
+    with pytest.raises(RequestError, match="--cache-peer-key-file"):
+        Settings(cache_peers=("http://host:1",), cache_disk="cache")
+
+
+class FakeEngine:
+    """An engine whose prompt lacks two blocks of 64 tokens."""
+
+    def __init__(self, computed: float = 0.0) -> None:
+        self.kept: list[bytes] = []
+        self.computed = computed
+
+    def find_missing(self, request: object, held: Sequence[str] | None = None) -> tuple[int, list[str]]:
+        return (128, ["a", "b"]) if held is None else (64 * len(held), list(held))
+
+    def keep_record(self, record: bytes) -> bool:
+        if b"damaged" in record:
+            raise LoadError("[cache-peers] a block is damaged")
+        self.kept.append(record)
+        return True
+
+    def cache_identity(self) -> str:
+        return "00" * 16
+
+    def compute_tokens_per_s(self) -> float:
+        return self.computed
+
+
+def record(contents: bytes) -> bytes:
+    return bytes(24) + len(contents).to_bytes(8, "little") + bytes(96) + contents
+
+
+@contextmanager
+def peer(contents: bytes, held: bytes = b'{"held": ["a", "b"]}', wait: threading.Event | None = None) -> Iterator[str]:
+    """Run a server that answers the list with ``held`` and then ``contents``, once ``wait`` is set."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            found = held if b'"held_only": true' in body else contents
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                if wait is not None and found is contents:
+                    self.wfile.write(found[:10])
+                    self.wfile.flush()
+                    wait.wait(60)
+                self.wfile.write(found)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        if wait is not None:
+            wait.set()
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("contents", "held", "n_kept"),
+    [
+        (record(b"one") + record(b"two"), b'{"held": ["a", "b"]}', 2),
+        (record(b"one"), b'{"held": ["a", "b"]}', 1),  # evicted meanwhile
+        (record(b"damaged") + record(b"two"), b'{"held": ["a", "b"]}', 0),
+        (b"\xff" * 500, b'{"held": ["a", "b"]}', 0),
+        (b"", b'{"held": ["a", "b"]}', 0),
+        (record(b"one"), b'{"held": {"a": 1}}', 0),
+        (record(b"one"), b'["a"]', 0),
+        (record(b"one"), b"\x00", 0),
+        (record(b"one"), b'{"held": []}', 0),
+    ],
+)
+def test_a_peer_that_sends_something_else_is_a_miss(contents: bytes, held: bytes, n_kept: int) -> None:
+    engine = FakeEngine()
+    with peer(contents, held) as url:
+        found = Peers([url], KEY, engine).fetch(object())  # type: ignore[arg-type]
+    assert (found, len(engine.kept)) == (128 if n_kept == 2 else 0, n_kept)
+
+
+def test_a_slow_peer_is_given_up_and_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_module, "_READ_S", 0.2)
+    engine, go_on = FakeEngine(), threading.Event()
+    with peer(record(b"one"), wait=threading.Event()) as url:
+        peers = Peers([url], KEY, engine)  # type: ignore[arg-type]
+        assert peers.fetch(object()) == 0  # type: ignore[arg-type]
+        assert peers._ready() == []
+        peers.before(object(), "", nullcontext(), go_on.set)  # type: ignore[arg-type]
+        assert go_on.wait(60)
+        peers.close()
+    assert engine.kept == []
+
+
+def test_nothing_is_read_where_computing_is_faster() -> None:
+    engine = FakeEngine(computed=1e9)
+    with peer(record(b"one") + record(b"two")) as url:
+        peers = Peers([url], KEY, engine)  # type: ignore[arg-type]
+        assert peers.fetch(object()) == 128  # type: ignore[arg-type]
+        assert [peers.fetch(object()) for _ in range(32)] == [0] * 31 + [128]  # type: ignore[arg-type]
+
+
+def test_one_server_reads_a_prompt_and_another_answers(owner: tuple[Served, Path], tmp_path: Path) -> None:
+    there, folder = owner
+    prompt = PROMPT[::-1] * 3
+    with served(tmp_path, options(folder, "third", "--cache-peers", there.url)) as here:
+        counts, text, n_cached = asyncio.run(through_a_front(there.url, here.url, prompt))
+        assert counts["prefilled"] == 1
+        assert (text, n_cached) == (answer(there, prompt)[0], len(prompt) // 32 * 32)
+
+
+async def through_a_front(prefill: str, to: str, prompt: Sequence[int]) -> tuple[Counter[str], str, int]:
+    front = Front([to], prefill=[prefill])
+    await front.start()
+    try:
+        while not all(each.is_ready for each in (*front.replicas, *front.prefill.replicas)):
+            await asyncio.sleep(0.01)
+        transport = httpx.ASGITransport(front)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+            body = {"prompt": prompt, "max_tokens": 8, "temperature": 0}
+            reply = await client.post("/v1/completions", json=body, headers={"authorization": "Bearer of-a-caller"})
+            found = reply.json()
+    finally:
+        await front.stop()
+    return front.counts, found["choices"][0]["text"], found["usage"]["prompt_tokens_details"]["cached_tokens"]
