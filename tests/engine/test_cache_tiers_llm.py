@@ -12,6 +12,7 @@ from counting_device import counting_device
 from quire.engine import LLM
 from quire.engine.loading.cache_identity import cache_identity, files_digest
 from quire.engine.loading.loader import packaged_model
+from quire.engine.requests.prompts import RequestOptions
 from quire.errors import LoadError, RequestError
 from quire.files.gguf import GGUFReader
 from quire.params.engine_options import EngineConfig
@@ -51,6 +52,36 @@ def test_windows_and_states_of_a_checkpoint_folder(name: str, tmp_path: Path) ->
     for n_found in (0, 192):
         with LLM(tmp_path / "model", **options, cache_disk=tmp_path / "cache") as model:  # type: ignore[arg-type]
             assert ask(model, text) == (expected, n_found, n_found)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen3next"])
+def test_a_peer_gives_what_windows_and_states_need(name: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "model", name)
+    options = {"threads": 1, "n_ctx": 256, "kv_dtype": "f32"}
+    text = [token % 250 for token in TEXT[:201]]
+    with LLM(tmp_path / "model", **options, cache_disk=tmp_path / "there") as model:  # type: ignore[arg-type]
+        expected = ask(model, text)[0]
+    files = {path.stem: path for path in (tmp_path / "there").rglob("*.kv")}
+    with LLM(tmp_path / "model", **options, cache_disk=tmp_path / "here") as model:  # type: ignore[arg-type]
+        engine = model._engine
+        assert (tmp_path / "there" / engine.cache_identity()).is_dir()
+        request = model._prompts.request(text, None, RequestOptions())
+        n_missing, names = engine.find_missing(request)
+        held = [name for name in names if name in files]
+        assert (n_missing, engine.find_missing(request, [])) == (192, (0, []))
+        assert engine.find_missing(request, ["x", "00" * 32, "00" * 32 + "-99999999999", *held[:-1]])[0] < 192
+        n_found, needed = engine.find_missing(request, held)
+        assert n_found == 192
+        assert set(needed) <= set(held)
+        record = files[needed[0]].read_bytes()
+        for bad in (b"", record[:-1], record + b"x", record[:-1] + bytes([record[-1] ^ 1]), b"x" + record[1:]):
+            with pytest.raises(LoadError):
+                engine.keep_record(bad)
+        assert all(engine.keep_record(files[name].read_bytes()) for name in needed)
+        assert engine.find_missing(request)[0] == 0
+        assert ask(model, text) == (expected, 192, 192)
+        other = model._prompts.request(text, None, RequestOptions(salt=b"another"))
+        assert engine.find_missing(other, held) == (0, [])
 
 
 @pytest.mark.parametrize("n_layers", [None, 3])
