@@ -42,7 +42,7 @@ LOWEST, N_IDS = 300, 3700  # ids of the model's ordinary tokens
 WARM_S = 5.0
 WORK = Workload(
     systems=8, system_tokens=192, first_tokens=320, added_tokens=96, answer_tokens=48, spread=0.4, calls=4.0,
-    pause_s=1.0, long_pause_s=1.0, long_share=0.0, first_token_s=0.25, token_s=0.008,
+    pause_s=1.0, long_pause_s=1.0, long_share=0.0, first_token_s=0.1, token_s=0.005,
 )  # fmt: skip
 BUSY = 0.35  # share of this machine's cores that the computed replicas use
 

@@ -12,6 +12,7 @@ from counting_device import counting_device
 from quire.engine import LLM
 from quire.engine.loading.cache_identity import cache_identity, files_digest
 from quire.engine.loading.loader import packaged_model
+from quire.engine.prefix_blocks import PrefixBlocks
 from quire.engine.requests.prompts import RequestOptions
 from quire.errors import LoadError, RequestError
 from quire.files.gguf import GGUFReader
@@ -63,25 +64,25 @@ def test_a_peer_gives_what_windows_and_states_need(name: str, tmp_path: Path) ->
         expected = ask(model, text)[0]
     files = {path.stem: path for path in (tmp_path / "there").rglob("*.kv")}
     with LLM(tmp_path / "model", **options, cache_disk=tmp_path / "here") as model:  # type: ignore[arg-type]
-        engine = model._engine
-        assert (tmp_path / "there" / engine.cache_identity()).is_dir()
+        blocks = PrefixBlocks(model._engine)
+        assert (tmp_path / "there" / blocks.cache_identity()).is_dir()
         request = model._prompts.request(text, None, RequestOptions())
-        n_missing, names = engine.find_missing(request)
+        n_missing, names = blocks.find_missing(request)
         held = [name for name in names if name in files]
-        assert (n_missing, engine.find_missing(request, [])) == (192, (0, []))
-        assert engine.find_missing(request, ["x", "00" * 32, "00" * 32 + "-99999999999", *held[:-1]])[0] < 192
-        n_found, needed = engine.find_missing(request, held)
+        assert (n_missing, blocks.find_missing(request, [])) == (192, (0, []))
+        assert blocks.find_missing(request, ["x", "00" * 32, "00" * 32 + "-99999999999", *held[:-1]])[0] < 192
+        n_found, needed = blocks.find_missing(request, held)
         assert n_found == 192
         assert set(needed) <= set(held)
         record = files[needed[0]].read_bytes()
         for bad in (b"", record[:-1], record + b"x", record[:-1] + bytes([record[-1] ^ 1]), b"x" + record[1:]):
             with pytest.raises(LoadError):
-                engine.keep_record(bad)
-        assert all(engine.keep_record(files[name].read_bytes()) for name in needed)
-        assert engine.find_missing(request)[0] == 0
+                blocks.keep_record(bad)
+        assert all(blocks.keep_record(files[name].read_bytes()) for name in needed)
+        assert blocks.find_missing(request)[0] == 0
         assert ask(model, text) == (expected, 192, 192)
         other = model._prompts.request(text, None, RequestOptions(salt=b"another"))
-        assert engine.find_missing(other, held) == (0, [])
+        assert blocks.find_missing(other, held) == (0, [])
 
 
 @pytest.mark.parametrize("n_layers", [None, 3])

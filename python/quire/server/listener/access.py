@@ -154,7 +154,9 @@ class AccessMiddleware:
     def _check_peer(self, headers: dict[bytes, bytes]) -> Caller:
         """Accept the peers' key alone: callers' keys give no access to other callers' blocks."""
         if self._peer_key is None:
-            raise ApiError(403, "not_allowed", "no peer may read blocks: start the server with --cache-peer-key-file")
+            raise ApiError(
+                401, "invalid_api_key", "no peer may read blocks: start the server with --cache-peer-key-file"
+            )
         if not hmac.compare_digest(_given_key(headers) or b"", self._peer_key.encode()):
             raise ApiError(401, "invalid_api_key", "missing or invalid key of a peer")
         return Caller("peer")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -31,7 +31,6 @@ class BlocksBody(Body, kw_only=True, forbid_unknown_fields=True):
     identity: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
     entries: Annotated[list[Entry], Meta(max_length=1 << 14)]
     held_only: bool = False
-    example: ClassVar[dict[str, object]] = {"identity": "00" * 16, "entries": ["00" * 32 + "-0"], "held_only": True}
 
 
 class _Readers:
