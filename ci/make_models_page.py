@@ -41,6 +41,11 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
   fewer, and does not use layers that predict later tokens.
 - `minimax-m3` rejects contexts longer than the blocks that the indexer picks (16 blocks of 128 tokens in published
   models). Up to that length, full attention gives the same result.
+- `grok` rejects contexts longer than `attention.temperature_length` (1024 tokens in Grok 2), from where on scores grow
+  with their position. Router scores are capped and expert weights are not normalized, as in SGLang and unlike in
+  llama.cpp. Folders of Grok 2 whose tensors are split for tensor parallelism do not open.
+- `plamo2` has the publisher's window in files that `quire convert` writes. llama.cpp's files have no key for it, so
+  their attention is full, as in llama.cpp.
 - `bitnet` rejects checkpoint folders with `hidden_act: relu2`, transformers' default: GGUF files have no key for the
   activation, and llama.cpp computes SiLU.
 
@@ -49,7 +54,7 @@ tokens over many passes, and every pass attends both ways and changes tokens tha
 model keeps no rows of K and V from one pass to the next, so continuous batching, the prefix cache, streaming, drafts,
 stop strings and grammars, which all assume that a token stays as it was drawn, do not apply. Serving them needs a
 scheduler of its own: the pass over a block as the unit of work, and a sampler that chooses positions as well as
-tokens. `plamo2` and `plamo3` need a tokenizer of their own, and `grovemoe` experts that share matrices.
+tokens.
 
 In four cases, transformers differs from the model's publisher. Quire follows the publisher:
 

@@ -10,6 +10,7 @@
 
 #include "added_tokens.h"
 #include "character_map.h"
+#include "least_cost.h"
 #include "longest_match.h"
 #include "piece_model.h"
 #include "ranked_merges.h"
@@ -18,7 +19,7 @@
 
 namespace quire::tokenizer {
 
-enum class Family : int32_t { scored_merges, ranked_merges, unigram, word_piece, longest_match };
+enum class Family : int32_t { scored_merges, ranked_merges, unigram, word_piece, longest_match, least_cost };
 
 // It is filled once (tokens in the order of their ids, `end_tokens`, for ranked merges these and `end_merges`, added
 // tokens) and then constant, so any number of threads may encode.
@@ -40,6 +41,7 @@ class PieceTokenizer : public MergeSink {
             break;
         }
         case Family::unigram: model_ = std::make_unique<UnigramModel>(table, scores); break;
+        case Family::least_cost: model_ = std::make_unique<LeastCostModel>(table, scores); break;
         case Family::word_piece: model_ = std::make_unique<WordPieceModel>(table, drops_marks); break;
         case Family::longest_match: model_ = std::make_unique<LongestMatchModel>(table); break;
         }

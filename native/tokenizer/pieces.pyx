@@ -31,6 +31,7 @@ cdef extern from "piece_tokenizer.h" namespace "quire::tokenizer" nogil:
         unigram
         word_piece
         longest_match
+        least_cost
     cdef enum class Prefix(int32_t):
         none
         first
@@ -68,7 +69,8 @@ cdef extern from "piece_tokenizer.h" namespace "quire::tokenizer" nogil:
     vector[Fragment] fragments_of(const PieceTokenizer &, string_view, const MatchRules &) except +
 
 FAMILIES = {"llama": <int>Family.scored_merges, "gemma4": <int>Family.ranked_merges, "t5": <int>Family.unigram,
-            "bert": <int>Family.word_piece, "rwkv": <int>Family.longest_match}
+            "bert": <int>Family.word_piece, "rwkv": <int>Family.longest_match,
+            "plamo2": <int>Family.least_cost}
 PREFIXES = {"none": <int>Prefix.none, "first": <int>Prefix.first, "every": <int>Prefix.every}
 
 

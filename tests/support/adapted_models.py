@@ -130,6 +130,29 @@ def with_normalized_head(model: Any, config: Config) -> None:
     )
 
 
+class SharingExperts(torch.nn.Module):
+    """Grove MoE (Wu et al. 2025): pairs of experts, each with a small expert, weighed as often as one is chosen."""
+
+    def __init__(self, width: int, config: Config) -> None:
+        super().__init__()
+        n, n_small = config["num_experts"], config["num_experts"] // 2
+        self.n_used, self.gate = config["num_experts_per_tok"], torch.nn.Linear(width, n, bias=False)
+        self.experts = torch.nn.ModuleList(GatedUnit(width, config["moe_intermediate_size"]) for _ in range(n))
+        self.chunk_experts = torch.nn.ModuleList(GatedUnit(width, config["head_dim"]) for _ in range(n_small))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights = weights_of_chosen(self.gate(x), self.n_used, is_normalized=True)
+        large = torch.stack([weights[..., i, None] * expert(x) for i, expert in enumerate(self.experts)]).sum(0)
+        pairs = weights.unflatten(-1, (-1, 2)).sum(-1)
+        small = torch.stack([pairs[..., i, None] * expert(x) for i, expert in enumerate(self.chunk_experts)]).sum(0)
+        return large + 0.05 * small
+
+
+def with_small_experts(model: Any, config: Config) -> None:
+    for layer in model.model.layers:
+        layer.mlp = SharingExperts(config["hidden_size"], config)
+
+
 class UngatedExperts(torch.nn.Module):
     """Nomic's experts: no gates, and one bias for the sum."""
 
@@ -425,6 +448,7 @@ def with_projected_tokens(model: Any, config: Config) -> None:
 
 ADAPTED: dict[str, Callable[[Any, Config], None]] = {
     "ArcticForCausalLM": with_experts_beside,
+    "GroveMoeForCausalLM": with_small_experts,
     "NanbeigeForCausalLM": with_passes,
     "SolarForCausalLM": with_skip_connections,
     "PlamoForCausalLM": with_parallel_layers,

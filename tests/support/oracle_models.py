@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import transformers
 from adapted_models import ADAPTED
-from formula_models import FORMULAS
+from formula_decoders import FORMULAS
 from safetensors import safe_open
 from siblings import Sibling, sibling_of
 from tiny_checkpoints import MADE_TENSORS, SOURCE, class_of, config_of, weight_of, write_safetensors

@@ -455,6 +455,9 @@ SIBLINGS = {
         "EuroBertModel", lambda config: {**config, "model_type": "eurobert"}, renamed({})
     ),
     "SolarForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
+    "GroveMoeForCausalLM": Sibling(
+        "Qwen3MoeForCausalLM", lambda config: {**config, "model_type": "qwen3_moe"}, renamed({})
+    ),
     "PlamoForCausalLM": Sibling("LlamaForCausalLM", plamo_config, plamo),
     "NeoBERT": Sibling("EuroBertModel", neobert_config, neobert),
     "JinaBertModel": Sibling("BertModel", lambda config: {**config, "model_type": "bert"}, jina_bert_v2, both_ways(6)),
@@ -553,7 +556,8 @@ SIBLINGS |= {
 # Classes without a transformers model or sibling; formula_models.py implements their papers' formulas.
 BY_FORMULA = (
     "RWKV7ForCausalLM", "Rwkv6ForCausalLM", "Spark2_5ForCausalLM", "RWKV6Qwen2ForCausalLM",
-    "KimiK3ForConditionalGeneration",
+    "KimiK3ForConditionalGeneration", "Grok1ForCausalLM", "Grok1ModelForCausalLM", "RwkvHybridForCausalLM",
+    "Plamo2ForCausalLM", "Plamo3ForCausalLM",
 )  # fmt: skip
 
 

@@ -160,9 +160,9 @@ def test_invalid_texts_and_ids_are_errors() -> None:
     ("changes", "error", "text"),
     [
         (
-            {"ggml.model": "plamo2"},
+            {"ggml.model": "tekken"},
             UnsupportedError,
-            "'plamo2'.*gpt2, llama, gemma4, t5, bert, rwkv, whitespace",
+            "'tekken'.*gpt2, llama, gemma4, t5, bert, rwkv, plamo2, whitespace",
         ),
         ({"ggml.model": None}, LoadError, "tokenizer.ggml.model is missing"),
         ({"ggml.pre": "tekken-9"}, UnsupportedError, "'tekken-9'.*gpt-2"),

@@ -1,5 +1,5 @@
 """Tokenizers of pieces of text: byte-pair encoding over characters, by scores (SentencePiece) or listed merges, the
-unigram model, WordPiece, longest match."""
+unigram model, WordPiece, longest match, PLaMo's search."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -8,7 +8,7 @@ from .bpe import AddedRule
 from .pretokenize import PassRule
 
 FAMILIES: dict[str, int]
-"""The families by GGUF's names: llama, gemma4, t5, bert, rwkv."""
+"""The families by GGUF's names: llama, gemma4, t5, bert, rwkv, plamo2."""
 PREFIXES: dict[str, int]
 """The stretches of text between added tokens that get a space in front: none, first, every."""
 

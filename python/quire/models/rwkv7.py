@@ -86,15 +86,14 @@ class First:
 class TimeMix:
     def __init__(self, config: Sizes, weights: Weights, layer: int, first: First) -> None:
         self.config, self.layer, self.first = config, layer, first
-        lerps = weights.numbers("time_mix_lerp_fused.weight", (len(MIXED), 1, 1, config.dim)).reshape(
-            len(MIXED), config.dim
-        )
-        self.lerps = {one: weights.computed(f"time_mix_lerp_{one}", lerps[i]) for i, one in enumerate(MIXED)}
+        n = len(config.ranks) + 2  # without a gate, nothing is mixed for it
+        lerps = weights.numbers("time_mix_lerp_fused.weight", (n, 1, 1, config.dim)).reshape(n, config.dim)
+        self.lerps = {one: weights.computed(f"time_mix_lerp_{one}", lerps[i]) for i, one in enumerate(MIXED[:n])}
         names = {"r": "receptance", "k": "key", "v": "value", "o": "output"}
         self.linears: dict[str, Linear] = {
             one: weights.linear(f"time_mix_{name}", config.dim, config.dim) for one, name in names.items()
         }
-        self.lows = {one: LowRank(config, weights, one) for one in ("wag" if layer == 0 else "wavg")}
+        self.lows = {one: LowRank(config, weights, one) for one in config.ranks if layer > 0 or one != "v"}
         if layer == 0:
             weights.ignore("time_mix_v[012].weight", "the first layer's values are not mixed with others")
         self.k_k, self.k_a = (
@@ -102,10 +101,12 @@ class TimeMix:
         )
         r_k = weights.numbers("time_mix_r_k.weight", (config.dim,)).reshape(config.n_head, 1, config.size)
         self.r_k = weights.computed("time_mix_r_k_heads", r_k)
-        self.ln: tuple[Weight, Weight] = (
-            weights.tensor("time_mix_ln.weight", (config.dim,), vector=True),
-            weights.tensor("time_mix_ln.bias", (config.dim,), vector=True),
-        )
+        self.ln = self.head_norm(weights, config.dim)
+
+    def head_norm(self, weights: Weights, dim: int) -> tuple[Weight, Weight] | None:
+        """Return weight and bias of the norm of heads."""
+        weight, bias = (weights.tensor(f"time_mix_ln.{one}", (dim,), vector=True) for one in ("weight", "bias"))
+        return weight, bias
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         config = self.config
@@ -123,10 +124,13 @@ class TimeMix:
         k = k + rate * part + part * -1.0
         r, k, v, decay, rate = (y.heads(config.n_head) for y in (r, k, v, decay, rate))
         y = graph.wkv7(r, decay, k, v, unit * -1.0, unit * rate, layer=self.layer, state=1)
-        y = graph.layer_norm(y, None, None, HEAD_EPS).merge_heads()
-        y = graph.add_weight(graph.multiply_weight(y, self.ln[0]), self.ln[1])
-        own = graph.multiply_broadcast(v, graph.head_linear(k * r, self.r_k)).merge_heads()
-        return self.linears["o"]((y + own) * low["g"])
+        if self.ln is None:
+            y = y.merge_heads()
+        else:
+            y = graph.layer_norm(y, None, None, HEAD_EPS).merge_heads()
+            y = graph.add_weight(graph.multiply_weight(y, self.ln[0]), self.ln[1])
+        y = y + graph.multiply_broadcast(v, graph.head_linear(k * r, self.r_k)).merge_heads()
+        return self.linears["o"](y * low["g"] if "g" in low else y)
 
 
 class ChannelMix:

@@ -293,6 +293,14 @@ class Weights:
             halves.append(Weight(f"{self._prefix}ffn_{half}_exps.weight", self._place(tensor)))
         return halves[0], halves[1]
 
+    def repeated(self, name: str, shape: tuple[int, int, int], n: int) -> Weight:
+        """Take matrices ``[m, rows, columns]`` and return each ``n`` times, in a row."""
+        self.tensor(name, shape)
+        stored = self._reader.tensor(self._prefix + name)
+        out = Tensor.empty(stored.dtype, (shape[0] * n, *shape[1:]))
+        out.numpy().view("u1").reshape(shape[0], n, -1)[:] = stored.numpy().view("u1").reshape(shape[0], 1, -1)
+        return Weight(self._prefix + name, self._place(out))
+
     def layer_norm(self, name: str, dim: int, eps: float, *, bias: bool | None = None) -> LayerNorm:
         """Take ``name.weight [dim]`` of a layer norm and perhaps ``name.bias [dim]``; ``bias`` as in ``linear``."""
         from .layers import LayerNorm

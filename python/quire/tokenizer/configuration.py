@@ -99,10 +99,10 @@ def with_configuration(found: Vocabulary, place: Path, config: Json) -> Vocabula
         rules.append(AddedTokenRule(id, bool(entry.get("lstrip")), bool(entry.get("rstrip")), **flags))
     ids = {text: id for id, text in enumerate(texts) if text}
     special_ids = dict(found.special_ids) | special_ids_of(config, ids)
-    # Defaults of the published classes: Llama's tokenizer for byte pairs, T5's for unigram.
-    is_pairs = found.family is Family.SCORED_PAIR
-    before = config.get("add_bos_token", is_pairs) is True and "bos" in special_ids
-    after = config.get("add_eos_token", not is_pairs) is True and "eos" in special_ids
+    # Defaults of the published classes: Llama's tokenizer for byte pairs, T5's for unigram, PLaMo's.
+    is_unigram = found.family is Family.UNIGRAM
+    before = config.get("add_bos_token", not is_unigram) is True and "bos" in special_ids
+    after = config.get("add_eos_token", is_unigram) is True and "eos" in special_ids
     doubles = found.doubles_separator
     if (_named(texts, special_ids, "bos"), _named(texts, special_ids, "eos")) == ("[CLS]", "[SEP]"):  # DeBERTa's
         for name in ("do_lower_case", "split_by_punct"):

@@ -12,7 +12,7 @@ from quire._tokenizer.pieces import PieceEncoder
 from quire._tokenizer.pretokenize import Splitter
 from quire.errors import LoadError, RequestError
 from quire.tokenizer.marks import unknown_id_of
-from quire.tokenizer.vocabulary import BYTES, WORD_END, Family, Normalization, TokenKind, Vocabulary
+from quire.tokenizer.vocabulary import BYTES, SCORED, WORD_END, Family, Normalization, TokenKind, Vocabulary
 from quire.tokenizer.word_pieces import shown_word_piece
 
 __all__ = ["Encoder", "encoder_of"]
@@ -159,7 +159,7 @@ class Pieces:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         family = vocabulary.family
-        has_scores = family in (Family.SCORED_PAIR, Family.UNIGRAM)
+        has_scores = family in SCORED
         self.strips_first_space = vocabulary.spaces.prefix != "none" or family is Family.WORD_PIECE
         self._native = PieceEncoder(
             family.value,
@@ -235,7 +235,8 @@ class Pieces:
             elif is_words and kind == TokenKind.NORMAL:
                 table.append(shown_word_piece(text).encode())
             else:
-                table.append(text.replace(WRITTEN_SPACE, " ").encode())
+                is_plain = vocabulary.family is Family.LEAST_COST
+                table.append((text if is_plain else text.replace(WRITTEN_SPACE, " ")).encode())
         return table
 
 

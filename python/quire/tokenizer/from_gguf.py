@@ -15,6 +15,7 @@ from quire.tokenizer.pretokenizers import BY_NAME, Alphabet, PreTokenizer, named
 from quire.tokenizer.vocabulary import (
     BYTE_TOKEN,
     END_IDS,
+    SCORED,
     SPACE_PREFIX,
     SPECIAL_KEYS,
     AddedTokenRule,
@@ -67,6 +68,7 @@ FAMILIES = {
         {"cls": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103}, "cls", "sep", add_before=True, add_after=True
     ),
     Family.LONGEST_MATCH: FamilyDefaults(),
+    Family.LEAST_COST: FamilyDefaults({"bos": 1, "eos": 2, "unk": 0, "pad": 3}),
 }
 
 
@@ -139,7 +141,7 @@ def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
             if key == prefix or key.startswith(prefix + ".")
         },
         family=family,
-        scores=_scores(metadata, len(texts)) if family in (Family.SCORED_PAIR, Family.UNIGRAM) else (),
+        scores=_scores(metadata, len(texts)) if family in SCORED else (),
         spaces=_spaces(metadata, defaults.spaces)
         if family in (Family.SCORED_PAIR, Family.UNIGRAM)
         else SpaceRules(write_spaces=pre_tokenizer.write_spaces),

@@ -26,6 +26,7 @@ from quire.tokenizer.json_models import (
 )
 from quire.tokenizer.json_passes import is_white_space_split, passes_of
 from quire.tokenizer.marks import with_marks_apart
+from quire.tokenizer.plamo import read_jsonl
 from quire.tokenizer.pretokenizers import PreTokenizer
 from quire.tokenizer.sentencepiece import read_sentencepiece
 from quire.tokenizer.vocabulary import (
@@ -41,11 +42,13 @@ from quire.tokenizer.vocabulary import (
 
 __all__ = ["read_pretrained"]
 
+JSONL = "tokenizer.jsonl"  # PLaMo's
+
 Json: TypeAlias = "Mapping[str, object]"
 
 
 def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
-    """Read the vocabulary of a checkpoint folder: ``tokenizer.json`` if it exists, otherwise ``tokenizer.model``.
+    """Read the vocabulary of a checkpoint folder: ``tokenizer.json``, else ``tokenizer.model`` or ``tokenizer.jsonl``.
 
     Raises:
         LoadError: A file is missing or malformed.
@@ -59,6 +62,10 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
             found = with_configuration(read_sentencepiece(place / name), place, config)
             end_ids = end_ids_of(place, len(found.texts))
             return _told_apart(replace(found, chat_templates=_chat_templates(place, config), end_ids=end_ids))
+    if not (place / "tokenizer.json").exists() and (place / JSONL).exists():
+        found = with_configuration(read_jsonl(place / JSONL), place, config)
+        end_ids = end_ids_of(place, len(found.texts))
+        return _told_apart(replace(found, chat_templates=_chat_templates(place, config), end_ids=end_ids))
     tokenizer = _read_json(place / "tokenizer.json")
     model = _object(tokenizer, "model")
     _check_model(model)

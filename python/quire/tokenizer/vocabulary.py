@@ -34,6 +34,11 @@ class Family(enum.Enum):
     UNIGRAM = "t5"
     WORD_PIECE = "bert"
     LONGEST_MATCH = "rwkv"
+    LEAST_COST = "plamo2"  # PLaMo's unigram model with whole scores
+
+
+SCORED = (Family.SCORED_PAIR, Family.UNIGRAM, Family.LEAST_COST)
+"""Families whose tokens have scores."""
 
 
 class Normalization(enum.Enum):

@@ -52,4 +52,5 @@ def _filled(vocabulary: Vocabulary, n_missing: int) -> Vocabulary:
         vocabulary,
         texts=[f"[PAD{i}]" if kind == TokenKind.UNUSED else text for i, (text, kind) in numbered],
         kinds=kinds,
+        scores=[*vocabulary.scores, *[0.0] * n_missing] if vocabulary.scores else (),
     )
