@@ -114,7 +114,8 @@ foreach(target ggml ggml-base ${ggml_modules})
 endforeach()
 # Quire's own operations; vendor/edits.py patches ggml to call them.
 if(TARGET ggml-cuda AND NOT QUIRE_GGML_DIR)
-  target_sources(ggml-cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/native/cuda/operations.cu)
+  target_sources(ggml-cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/native/cuda/operations.cu
+    ${CMAKE_CURRENT_SOURCE_DIR}/native/cuda/batch_operations.cu ${CMAKE_CURRENT_SOURCE_DIR}/native/cuda/arranged_matrix.cpp)
   target_include_directories(ggml-cuda PRIVATE ${ggml_dir}/src/ggml-cuda ${CMAKE_CURRENT_SOURCE_DIR}/native)
   target_compile_definitions(ggml-cuda PRIVATE QUIRE_CUDA_OPERATIONS)
 endif()

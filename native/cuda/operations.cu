@@ -1,25 +1,15 @@
 // Quire's own operations in ggml's CUDA module; vendor/edits.py patches the module to call them.
-#include "common.cuh"
+#include "cuda/batch_operations.cuh"
 #include "cuda/cache_heads.h"
 #include "cuda/paged_attention.h"
 #include "cuda/row_product.h"
 
 #if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
 
-namespace quire_cuda {
-
-__device__ inline float2 halves_to_floats(unsigned word) {
-    return __half22float2(*reinterpret_cast<const half2 *>(&word));
-}
-__device__ inline uint4 load_once(const char *from) { return __ldg(reinterpret_cast<const uint4 *>(from)); }
-__device__ inline unsigned short half_bits(float x) { return __half_as_ushort(__float2half_rn(x)); }
-__device__ inline unsigned short bf16_bits(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
-
-} // namespace quire_cuda
-
+#include "cuda/intrinsics.cuh"
+// The kernels need the functions above.
 #include "cuda/cache_heads.cuh"
 #include "cuda/paged_attention.cuh"
-#define DYNAMIC_SHARED_MEMORY(name) extern __shared__ __align__(16) char name[]
 #include "cuda/row_product.cuh"
 
 namespace {
@@ -211,6 +201,7 @@ bool quire_cuda_supports(int device, const ggml_tensor *op) {
     if (PagedAttention params; quire::get_params(op, params)) return attention_supported(op);
     if (quire::CacheHeads params; quire::get_params(op, params)) return heads_supported(op, params);
     if (quire::RowProduct params; quire::get_params(op, params)) return product_supported(op);
+    if (quire::BatchProduct params; quire::get_params(op, params)) return quire_batch_supported(device, op, params);
     return false;
 }
 
@@ -221,6 +212,8 @@ bool quire_cuda_compute(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
         compute_heads(ctx, dst, params);
     else if (quire::RowProduct params; quire::get_params(dst, params))
         compute_product(ctx, dst, params);
+    else if (quire::BatchProduct params; quire::get_params(dst, params))
+        quire_batch_compute(ctx, dst, params);
     else
         return false;
     CUDA_CHECK(cudaGetLastError());

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from counting_device import CountingDevice, counting_device
 from device_steps import BYTES_OF_TOKEN, LENGTHS, STEPS, Sequences, check_steps, filled, tokens_of
+from quire import LoadError
 from quire._native import graph
 from quire._native.core import Tensor, find_device
 from quire._native.quant import quantize
@@ -171,6 +173,86 @@ def test_single_row_products_are_fused_with_neighbours(dtype: str, counting: Cou
             assert counting.launches("RMS_NORM") == 1  # the last one, which is the hidden state
         else:  # q, k and v; the output; gate and up; down; the head
             assert (counting.launches("MUL_MAT"), counting.launches("GLU")) == (5, 1)
+
+
+@pytest.mark.parametrize("dtype", ["q4_k", "q8_0"])
+def test_few_rows_are_multiplied_by_arranged_matrices(
+    dtype: str, counting: CountingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_BATCH_PRODUCTS", "1")
+    options: dict[str, object] = {"max_rows": 96, "kv_dtype": "f16"}
+    made = Sequences(Variant(), counting, traced=quantized_layer(dtype), **options)  # type: ignore[arg-type]
+    cpu = Sequences(Variant(), SimpleNamespace(device=find_device("CPU")), traced=quantized_layer(dtype), **options)  # type: ignore[arg-type]
+    for sequences in (made, cpu):
+        sequences.add(tokens_of(160, 1))
+    for n in (40, 1, 3, 70, 8, 1, 37):
+        counting.reset()
+        found, expected = made.step([(0, n)])[0], cpu.step([(0, n)])[0]
+        assert np.linalg.norm(found - expected) < 2e-2 * np.linalg.norm(expected)
+        # The last norm is left, which is the hidden state.
+        assert (counting.launches("MUL_MAT"), counting.launches("RMS_NORM")) == ((5, 3) if n == 70 else (0, 1))
+        assert counting.launches("ADD") == (2 if n == 70 else 0)
+
+
+@pytest.mark.parametrize(
+    ("table", "n_products"),
+    [
+        ("", 0),
+        ("# type n_in n_out variant n_splits\nq4_k 512 512 3 2  # q, k and v\n", 0),
+        (f"q4_k 512 512 -1 1\nq6_k 512 {N_VOCAB} -1 1\n", 2),
+    ],
+)
+def test_a_table_says_how_matrices_are_multiplied(
+    table: str, n_products: int, counting: CountingDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "table.txt").write_text(table)
+    monkeypatch.setenv("QUIRE_BATCH_PRODUCTS", str(tmp_path / "table.txt"))
+    made = Sequences(Variant(), counting, traced=quantized_layer("q4_k"), max_rows=16)
+    made.add(tokens_of(9, 1))
+    counting.reset()
+    made.step([(0, 9)])
+    assert counting.launches("MUL_MAT") == n_products
+
+
+@pytest.mark.parametrize(
+    "line", ["q4_k 512 512 4 1", "q4_k 512 512 0 0", "q4_k 512 512 0", "f32 512 512 0 1", "q4_k 512 512 0 1 2", "what"]
+)
+def test_a_wrong_line_of_the_table_is_named(
+    line: str, counting: CountingDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "table.txt").write_text(f"q4_k 512 512 0 1\n{line}\n")
+    monkeypatch.setenv("QUIRE_BATCH_PRODUCTS", str(tmp_path / "table.txt"))
+    with pytest.raises(LoadError, match=line):
+        Sequences(Variant(), counting, traced=quantized_layer("q4_k"), max_rows=16)
+
+
+def test_a_table_that_is_absent_is_named(counting: CountingDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_BATCH_PRODUCTS", "/absent/table")
+    with pytest.raises(LoadError, match="/absent/table"):
+        Sequences(Variant(), counting, traced=quantized_layer("q4_k"), max_rows=16)
+
+
+@pytest.mark.parametrize("setting", ["0", "", None])
+def test_matrices_are_arranged_only_on_request(
+    setting: str | None, counting: CountingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if setting is None:
+        monkeypatch.delenv("QUIRE_BATCH_PRODUCTS", raising=False)
+    else:
+        monkeypatch.setenv("QUIRE_BATCH_PRODUCTS", setting)
+    held = counting.held_bytes()
+    made = Sequences(Variant(), counting, traced=quantized_layer("q4_k"), max_rows=16)
+    without = counting.held_bytes() - held
+    monkeypatch.setenv("QUIRE_BATCH_PRODUCTS", "1")
+    more = Sequences(Variant(), counting, traced=quantized_layer("q4_k"), max_rows=16)
+    arranged = counting.held_bytes() - held - 2 * without
+    stored = sum(n_out * n_in * 144 // 256 for n_out, n_in in ((512, 512), (512, 256), (1536, 512), (512, 768)))
+    assert stored < arranged < 1.2 * stored + N_VOCAB * 512
+    for sequences in (made, more):
+        sequences.add(tokens_of(9, 1))
+        counting.reset()
+        sequences.step([(0, 9)])
+        assert counting.launches("MUL_MAT") == (5 if sequences is made else 0)
 
 
 def test_the_gate_agrees(counting: CountingDevice) -> None:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import platform
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from counting_device import compiler
+from emulated_kernels import aligned, emulated_kernels
 from quire._native.quant import dequantize, quantize
 
 Array = npt.NDArray[np.float32]
-ROOT = Path(__file__).resolve().parents[2]
 BASE, EPS = 10000.0, 1e-5
 
 
@@ -34,25 +29,7 @@ class Args(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    if platform.machine() != "x86_64" or sys.platform != "linux":
-        pytest.skip("the kernels' emulator needs fibers and halves")
-    library = tmp_path_factory.mktemp("cuda") / "kernels.so"
-    command = [
-        compiler(),
-        "-std=c++17",
-        "-O1",
-        "-Wall",
-        "-Wextra",
-        "-Wno-unknown-pragmas",
-        "-Wno-clobbered",
-        "-Werror",
-        "-shared",
-        "-fPIC",
-    ]
-    command += [f"-I{ROOT / 'native'}", str(ROOT / "tests/native/cuda_kernels.cpp"), "-o", str(library)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(library))
+    return emulated_kernels(tmp_path_factory.mktemp("cuda"), "tests/native/cuda_kernels.cpp")
 
 
 def attended(q: Array, k: Array, v: Array, slots: list[int], cap: float, sinks: Array | None) -> Array:
@@ -255,12 +232,3 @@ def test_a_row_is_multiplied(kernels: ctypes.CDLL, dtype: str, n_in: int, normed
         kernels.cuda_multiply_row(ctypes.byref(args), ["q4_k", "q6_k", "q8_0"].index(dtype), 2, order)
         # A number between two codes may be rounded either way.
         np.testing.assert_allclose(out, expected, atol=2e-3 * np.abs(expected).max())
-
-
-def aligned(x: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
-    """Return a copy whose address is a multiple of 64."""
-    room = np.empty(x.nbytes + 64, np.uint8)
-    begin = -room.ctypes.data % 64
-    made = room[begin : begin + x.nbytes].view(np.uint16).reshape(x.shape)
-    made[...] = x
-    return made

@@ -18,6 +18,7 @@
 #include <string>
 #include <thread>
 
+#include "cuda/batch_product.h"
 #include "cuda/cache_heads.h"
 #include "cuda/paged_attention.h"
 #include "cuda/row_product.h"
@@ -331,6 +332,8 @@ bool device_supports(ggml_backend_dev_t, const ggml_tensor *node) {
         const ggml_type type = node->src[0]->type;
         return type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q6_K || type == GGML_TYPE_Q8_0;
     }
+    if (quire::BatchProduct params; has && quire::get_params(node, params))
+        return node->ne[1] <= quire::BatchProduct::most_rows;
     if (quire::CacheHeads params; has && quire::get_params(node, params)) return true;
     return !is_custom && !refused.count(ggml_op_name(node->op)) && ggml_backend_dev_supports_op(cpu_device(), node);
 }

@@ -28,6 +28,9 @@ struct dim3 {
 struct float2 {
     float x, y;
 };
+struct uint2 {
+    unsigned x, y;
+};
 struct uint4 {
     unsigned x, y, z, w;
 };
@@ -48,7 +51,13 @@ struct Barrier {
     int n = 0, waiting = 0, round = 0; // n: threads that have not ended
 };
 
+struct Copy {
+    char *to;
+    const char *from;
+};
+
 struct Thread {
+    std::vector<std::vector<Copy>> copies; // asynchronous ones, by group; the last group is open
     ucontext_t context{};
     std::unique_ptr<char[]> stack;
     dim3 index;
@@ -59,6 +68,7 @@ struct Thread {
 struct Warp {
     Barrier barrier;
     float values[32];
+    unsigned operands[32][6]; // the operands of a product of matrices
 };
 
 struct Block {
@@ -119,6 +129,7 @@ inline void run_block(int n_threads, Order order, std::mt19937 &random, const st
         thread.index = {static_cast<unsigned>(i)};
         thread.number = static_cast<int>(i);
         thread.has_ended = false;
+        thread.copies.assign(1, {});
         if (!thread.stack) thread.stack = std::make_unique<char[]>(stack_bytes);
         getcontext(&thread.context);
         thread.context.uc_stack.ss_sp = thread.stack.get();
@@ -166,7 +177,7 @@ inline int __dp4a(int a, int b, int c) {
     for (int shift = 0; shift < 32; shift += 8) c += static_cast<int8_t>(a >> shift) * static_cast<int8_t>(b >> shift);
     return c;
 }
-#define DYNAMIC_SHARED_MEMORY(name) alignas(16) static char name[49152]
+#define DYNAMIC_SHARED_MEMORY(name) alignas(16) static char name[1 << 17]
 #define gridDim (emulator::grid)
 inline void __syncwarp() {
     emulator::wait(emulator::block.warps[static_cast<size_t>(emulator::block.current->number / 32)].barrier);
@@ -209,6 +220,77 @@ inline uint4 load_once(const char *from) {
     uint4 bytes;
     std::memcpy(&bytes, from, sizeof(bytes));
     return bytes;
+}
+
+inline unsigned float_bits(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
+// Bytes of two words, chosen by the four digits of `digits`.
+inline unsigned byte_perm(unsigned low, unsigned high, unsigned digits) {
+    const uint64_t both = static_cast<uint64_t>(high) << 32 | low;
+    unsigned made = 0;
+    for (int i = 0; i < 4; ++i)
+        made |= static_cast<unsigned>(both >> (8 * (digits >> (4 * i) & 7U)) & 0xFFU) << (8 * i);
+    return made;
+}
+
+template <class Do> unsigned on_pairs(unsigned a, unsigned b, unsigned c, const Do &compute) {
+    const float2 x = halves_to_floats(a), y = halves_to_floats(b), z = halves_to_floats(c);
+    return half_bits(compute(x.x, y.x, z.x)) | static_cast<unsigned>(half_bits(compute(x.y, y.y, z.y))) << 16;
+}
+// Sums and products of two halves are exact in float but for sums of very different ones.
+inline unsigned pair_subtract(unsigned a, unsigned b) {
+    return on_pairs(a, b, 0, [](float x, float y, float) { return x - y; });
+}
+inline unsigned pair_multiply(unsigned a, unsigned b) {
+    return on_pairs(a, b, 0, [](float x, float y, float) { return x * y; });
+}
+inline unsigned pair_fma(unsigned a, unsigned b, unsigned c) {
+    return on_pairs(a, b, c, [](float x, float y, float z) { return std::fma(x, y, z); });
+}
+
+// An asynchronous copy may be made at any time between its start and the wait for its group.  Here what it replaces is
+// lost at once, and what it brings comes at the wait.
+inline void copy_async(char *to, const char *from) {
+    if ((reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) % 16 != 0)
+        emulator::fail("a copy of 16 bytes is not aligned");
+    std::memset(to, 0xFF, 16);
+    emulator::block.current->copies.back().push_back({to, from});
+}
+inline void commit_copies() { emulator::block.current->copies.emplace_back(); }
+template <int may_be_left> void wait_for_copies() {
+    auto &copies = emulator::block.current->copies;
+    while (copies.size() > may_be_left + 1U) {
+        for (const emulator::Copy &copy : copies.front()) std::memcpy(copy.to, copy.from, 16);
+        copies.erase(copies.begin());
+    }
+}
+
+// mma.m16n8k16: a lane has of A rows r = lane / 4 and r + 8, of B and of the sums columns (PTX manual, "Matrix
+// Fragments for mma.m16n8k16").
+template <bool is_bf16> void multiply_add(float (&sums)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    const int number = emulator::block.current->number, lane = number % 32;
+    emulator::Warp &warp = emulator::block.warps[static_cast<size_t>(number / 32)];
+    const unsigned operands[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    std::memcpy(warp.operands[lane], operands, sizeof(operands));
+    emulator::wait(warp.barrier);
+    auto value = [](unsigned word, int half) {
+        if (is_bf16) return __uint_as_float(half == 0 ? word << 16 : word & 0xFFFF0000U);
+        const float2 pair = halves_to_floats(word);
+        return half == 0 ? pair.x : pair.y;
+    };
+    for (int i = 0; i < 4; ++i) {
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        for (int k = 0; k < 16; ++k) {
+            const unsigned of_a = warp.operands[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2];
+            const unsigned of_b = warp.operands[column * 4 + k % 8 / 2][4 + k / 8];
+            sums[i] += value(of_a, k % 2) * value(of_b, k % 2);
+        }
+    }
+    emulator::wait(warp.barrier);
 }
 
 } // namespace quire_cuda

@@ -183,6 +183,7 @@ void GraphExecutor::make_graphs(const ExecutorOptions &options) {
             for (const Piece &piece : pass->pieces())
                 if (piece.place == place) traces.push_back(&piece.trace);
         part.weights.copy(weights_at(passes(), place), products_together(traces));
+        part.weights.arrange(matrices_of_products(traces));
         part.stock = std::make_unique<StockDevice>(part.backend, *part.store, options.sums_inputs, &part.weights);
         part.stock->adapters.serve(weights_at(passes(), place));
         decode_->add_graphs(place, *part.stock, limits_);

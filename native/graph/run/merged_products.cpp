@@ -83,4 +83,12 @@ std::vector<MatrixGroup> products_together(const std::vector<const Trace *> &tra
     return found;
 }
 
+std::vector<WeightRef> matrices_of_products(const std::vector<const Trace *> &traces) {
+    std::vector<WeightRef> found;
+    for (const Trace *trace : traces)
+        for (const Operation &operation : trace->operations)
+            if (const auto *linear = operation.as<Linear>()) found.push_back(linear->weight());
+    return found;
+}
+
 } // namespace quire

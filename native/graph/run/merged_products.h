@@ -11,5 +11,7 @@ namespace quire {
 
 // Each matrix is in one group at most.
 std::vector<MatrixGroup> products_together(const std::vector<const Trace *> &traces);
+// The matrices of all linear operations.
+std::vector<WeightRef> matrices_of_products(const std::vector<const Trace *> &traces);
 
 } // namespace quire

@@ -71,6 +71,28 @@ void DeviceWeights::copy(const std::vector<WeightRef> &weights, const std::vecto
     size_bytes_ += room.size_bytes();
 }
 
+void DeviceWeights::arrange(const std::vector<WeightRef> &matrices) {
+    std::vector<BatchMatrices::Source> sources;
+    std::set<const ggml_tensor *> seen;
+    // Parts of a merged matrix in order of their rows.
+    auto parts_of = [&](const Copy &copy) {
+        std::map<int64_t, Tensor> parts;
+        for (const auto &[weight, other] : copies_)
+            if (copy.whole && other.whole == copy.whole) parts.emplace(other.first_row, weight->tensor);
+        if (!copy.whole) parts.emplace(0, copy.weight->tensor);
+        std::vector<Tensor> found;
+        for (const auto &[first_row, part] : parts) found.push_back(part);
+        return found;
+    };
+    for (const WeightRef &weight : matrices) {
+        const auto found = copies_.find(weight.get());
+        if (found == copies_.end() || weight->tensor.shape().size() != 2 || !weight->tensor.is_host()) continue;
+        ggml_tensor *matrix = (found->second.whole ? *found->second.whole : found->second.tensor).handle();
+        if (seen.insert(matrix).second) sources.push_back({matrix, parts_of(found->second)});
+    }
+    arranged_.arrange(backend_, sources);
+}
+
 std::optional<DeviceWeights::Merged> DeviceWeights::merged(const WeightRef &weight) const {
     const auto found = copies_.find(weight.get());
     if (found == copies_.end() || !found->second.whole) return std::nullopt;

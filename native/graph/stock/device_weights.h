@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "graph/stock/batch_matrices.h"
 #include "graph/trace/trace.h"
 
 namespace quire {
@@ -32,7 +33,10 @@ class DeviceWeights {
     std::optional<Merged> merged(const WeightRef &weight) const;
     // Copies the weight if it has no copy yet.  That happens before any step, when the largest graph is built.
     const Tensor &of(const WeightRef &weight);
-    size_t size_bytes() const { return size_bytes_; }
+    // Arranges those of the copied matrices that products of a few rows may read so (graph/stock/batch_matrices.h).
+    void arrange(const std::vector<WeightRef> &matrices);
+    const BatchMatrices::Arranged *arranged(const ggml_tensor *matrix) const { return arranged_.find(matrix); }
+    size_t size_bytes() const { return size_bytes_ + arranged_.size_bytes(); }
 
   private:
     struct Copy {
@@ -52,6 +56,7 @@ class DeviceWeights {
     std::vector<Room> rooms_for(const std::vector<WeightRef> &weights, const std::vector<MatrixGroup> &groups) const;
     const Backend &backend_;
     std::map<const Weight *, Copy> copies_;
+    BatchMatrices arranged_;
     size_t size_bytes_ = 0;
 };
 

@@ -72,6 +72,7 @@ LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const
     StockGraph graph{trace, store_, out};
     graph.device = device_;
     graph.adapters = &adapters_;
+    graph.copies = copies_;
     for (const std::vector<int> &readers : readers_of(trace)) graph.n_reads.push_back(static_cast<int>(readers.size()));
     graph.values.reserve(trace.operations.size());
     for (const Operation &operation : trace.operations) graph.values.push_back(lower_operation(graph, operation));

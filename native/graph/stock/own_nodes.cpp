@@ -158,6 +158,27 @@ void compute_product(ggml_tensor *out, int thread, int n_threads, void *) {
     }
 }
 
+void compute_batch(ggml_tensor *out, int thread, int n_threads, void *) {
+    BatchProduct params;
+    get_params(out, params);
+    const ggml_tensor *x = out->src[1], *norm = out->src[2], *added = out->src[3];
+    const int64_t n = params.n_in, n_rows = out->ne[1];
+    std::vector<float> rows(static_cast<size_t>(n * n_rows)), weights(static_cast<size_t>(n));
+    for (int64_t row = 0; row < n_rows; ++row) {
+        std::copy_n(at<float>(x, 0, row), n, rows.data() + row * n);
+        if (params.is_normed != 0) norm_row(rows.data() + row * n, n, norm, params.eps);
+    }
+    for (int64_t column = thread; column < params.n_out; column += n_threads) {
+        read_arranged_row(params.type, out->src[0]->data, n, params.n_out, column, weights.data());
+        for (int64_t row = 0; row < n_rows; ++row) {
+            float sum = 0;
+            for (int64_t i = 0; i < n; ++i)
+                sum += weights[static_cast<size_t>(i)] * rows[static_cast<size_t>(row * n + i)];
+            *at<float>(out, column, row) = sum + (added == nullptr ? 0.0F : *at<float>(added, column, row));
+        }
+    }
+}
+
 } // namespace
 
 bool has_own_node(ggml_backend *device, const ggml_tensor *node) {
@@ -192,6 +213,15 @@ ggml_tensor *row_product_node(ggml_context *context, ggml_tensor *matrix, ggml_t
     ggml_tensor *sources[] = {matrix, x, norm};
     ggml_tensor *node = ggml_custom_4d(context, GGML_TYPE_F32, matrix->ne[1], 1, 1, 1, sources, 3, compute_product,
                                        GGML_N_TASKS_MAX, nullptr);
+    set_params(node, params);
+    return node;
+}
+
+ggml_tensor *batch_product_node(ggml_context *context, ggml_tensor *matrix, ggml_tensor *x, ggml_tensor *norm,
+                                const BatchProduct &params) {
+    ggml_tensor *sources[] = {matrix, x, norm};
+    ggml_tensor *node = ggml_custom_4d(context, GGML_TYPE_F32, params.n_out, ggml_nrows(x), 1, 1, sources, 3,
+                                       compute_batch, GGML_N_TASKS_MAX, nullptr);
     set_params(node, params);
     return node;
 }

@@ -4,6 +4,7 @@
 
 #include <ggml-backend.h>
 
+#include "cuda/batch_product.h"
 #include "cuda/cache_heads.h"
 #include "cuda/paged_attention.h"
 #include "cuda/row_product.h"
@@ -27,5 +28,8 @@ ggml_tensor *cache_heads_node(ggml_context *context, const HeadSources &sources,
 // `norm`: the weight of a norm; may be null.
 ggml_tensor *row_product_node(ggml_context *context, ggml_tensor *matrix, ggml_tensor *x, ggml_tensor *norm,
                               const RowProduct &params);
+// `matrix`: an arranged one; `norm` as above.
+ggml_tensor *batch_product_node(ggml_context *context, ggml_tensor *matrix, ggml_tensor *x, ggml_tensor *norm,
+                                const BatchProduct &params);
 
 } // namespace quire

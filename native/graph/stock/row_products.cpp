@@ -1,5 +1,6 @@
 #include "graph/stock/row_products.h"
 
+#include "graph/stock/device_weights.h"
 #include "graph/stock/own_nodes.h"
 #include "graph/stock/stock_parts.h"
 
@@ -13,6 +14,16 @@ StockNormed source_of(const StockGraph &graph, ggml_tensor *x) {
     const auto hidden = static_cast<size_t>(graph.trace.hidden);
     const bool is_hidden = graph.trace.hidden >= 0 && hidden < graph.values.size() && graph.values[hidden] == x;
     return is_hidden ? StockNormed{x} : before_norm(x);
+}
+
+// Add a source to a node of this operation, which has no other summand; null if the device does not support that.
+template <class Params> ggml_tensor *with_sum(const StockGraph &graph, ggml_tensor *product, ggml_tensor *added) {
+    Params params;
+    if (!get_params(product, params) || product->src[added_source] != nullptr) return nullptr;
+    product->src[added_source] = added;
+    if (has_own_node(graph.device, product)) return product;
+    product->src[added_source] = nullptr;
+    return nullptr;
 }
 
 bool is_row(const ggml_tensor *x) { return ggml_nrows(x) == 1 && ggml_is_contiguous(x); }
@@ -29,13 +40,26 @@ ggml_tensor *row_product(StockGraph &graph, ggml_tensor *matrix, ggml_tensor *x)
     return has_own_node(graph.device, made) ? made : nullptr;
 }
 
+ggml_tensor *batch_product(StockGraph &graph, ggml_tensor *matrix, ggml_tensor *x) {
+    const int64_t n_rows = ggml_nrows(x);
+    if (graph.device == nullptr || graph.copies == nullptr || n_rows < 2 || n_rows > BatchProduct::most_rows)
+        return nullptr;
+    const BatchMatrices::Arranged *arranged = graph.copies->arranged(matrix);
+    if (arranged == nullptr || !ggml_is_contiguous(x)) return nullptr;
+    const StockNormed before = source_of(graph, x);
+    if (!ggml_is_contiguous(before.x)) return nullptr;
+    BatchProduct params = arranged->params;
+    params.is_normed = static_cast<int32_t>(before.is_normed);
+    params.eps = before.eps;
+    ggml_tensor *made = batch_product_node(graph.context(), arranged->tensor.handle(), before.x, before.weight, params);
+    return has_own_node(graph.device, made) ? made : nullptr;
+}
+
 ggml_tensor *row_product_plus(StockGraph &graph, ggml_tensor *product, ggml_tensor *added) {
-    RowProduct params;
-    if (!get_params(product, params) || product->src[added_source] != nullptr || !is_row(added)) return nullptr;
-    product->src[added_source] = added;
-    if (has_own_node(graph.device, product)) return product;
-    product->src[added_source] = nullptr;
-    return nullptr;
+    if (is_row(added)) return with_sum<RowProduct>(graph, product, added);
+    const bool is_like =
+        ggml_are_same_shape(product, added) && added->type == GGML_TYPE_F32 && ggml_is_contiguous(added);
+    return is_like ? with_sum<BatchProduct>(graph, product, added) : nullptr;
 }
 
 ggml_tensor *gated_row_product(StockGraph &graph, ggml_tensor *gate, ggml_tensor *up, Activation activation) {

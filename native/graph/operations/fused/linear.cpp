@@ -35,6 +35,7 @@ ggml_tensor *Linear::lower_product(const StockParts &p) const {
     if (merged && !(merged->is_gate && p.lead == 1)) {
         ggml_tensor *&all = p.graph->products[{merged->whole, p.inputs[0]}];
         if (all == nullptr) all = row_product(*p.graph, merged->whole, p.inputs[0]);
+        if (all == nullptr) all = batch_product(*p.graph, merged->whole, p.inputs[0]);
         if (all == nullptr) all = ggml_mul_mat(p.context, merged->whole, p.inputs[0]);
         const size_t first_bytes = static_cast<size_t>(merged->first_row) * sizeof(float);
         return ggml_view_2d(p.context, all, p.shape.rest[0], p.lead, all->nb[1], first_bytes);
@@ -43,7 +44,8 @@ ggml_tensor *Linear::lower_product(const StockParts &p) const {
         if (!bias_) return row;
         if (ggml_tensor *sum = row_product_plus(*p.graph, row, p.weight(bias_))) return sum;
     }
-    ggml_tensor *y = ggml_mul_mat(p.context, p.weight(weight_), p.read_by(weight_, p.inputs[0]));
+    ggml_tensor *y = p.sums == nullptr ? batch_product(*p.graph, p.weight(weight_), p.inputs[0]) : nullptr;
+    if (y == nullptr) y = ggml_mul_mat(p.context, p.weight(weight_), p.read_by(weight_, p.inputs[0]));
     return bias_ ? ggml_add(p.context, y, p.weight(bias_)) : y;
 }
 
