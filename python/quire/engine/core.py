@@ -199,7 +199,7 @@ class LLMCore(LLMBase):
         requests = [self._tag_request(prompt, options, text) for prompt in prompt_list(prompts)]
 
         def result(vectors: Sequence[Vectors]) -> list[npt.NDArray[np.float32]]:
-            found = [item.vector for item in vectors if item.vector is not None]
+            found = [self._scores(item.vector) for item in vectors if item.vector is not None]
             return found if raw_scores else [self._output.shown(scores) for scores in found]
 
         return _vector_call(requests, result)
@@ -220,7 +220,7 @@ class LLMCore(LLMBase):
         def result(vectors: Sequence[Vectors]) -> list[list[Entity]]:
             asked = zip(texts, requests, vectors, strict=True)
             return [
-                tagger.entities(prompt, request.token_ids, found.vector, ignored)
+                tagger.entities(prompt, request.token_ids, self._scores(found.vector), ignored)
                 for prompt, request, found in asked
                 if found.vector is not None
             ]

@@ -39,7 +39,8 @@ PREDICTOR_NORMS = ("nextn.shared_head_norm", "layer_output_norm")  # names of su
 RANK = 4  # the value of pooling_type for class scores
 # Keys that do not change a model: tensors give the sizes, the engine reads the rest itself.
 WITHOUT_EFFECT = (
-    "vocab_size", "pooling_type", "classifier.output_labels", "classifier.problem_type", "tensor_data_layout",
+    "vocab_size", "pooling_type", "classifier.output_labels", "classifier.problem_type", "classifier.per_token",
+    "classifier.activation", "tensor_data_layout",
     # Keys of encoders that Ollama keeps in the file of the text model.
     "vision.*", "audio.*", "mm.*",
 )  # fmt: skip

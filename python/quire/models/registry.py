@@ -263,7 +263,7 @@ def model_of(metadata: Metadata, weights: Weights, n_vocab: int) -> LoadedModel:
     keys = Keys(metadata)
     model = _maker(metadata)(keys, weights, n_vocab)
     if not model.config.is_encoder:
-        weights.ignore("cls.output.*", "class scores are computed from hidden states, outside the model")
+        weights.ignore("cls.*", "class scores are computed from hidden states, outside the model")
     for pattern in ("sparse_head.*", "multi_head.*", "pooled_*"):
         weights.ignore(pattern, "vectors of other kinds are computed from hidden states, outside the model")
     for pattern in INNER_ENCODER:

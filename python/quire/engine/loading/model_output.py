@@ -64,8 +64,10 @@ def output_of(reader: GGUFReader, config: Config, tokenizer: Tokenizer | None) -
     """Return the output of a model.  Raises as ``rank_head``, and LoadError for an unknown problem type."""
     metadata, labels = reader.metadata, _labels_of(reader.metadata, config.arch)
     pooling: Pooling = "cls"
+    of_tokens = config.scores_tokens
     if not config.is_encoder:
         head, pooling = rank_head(reader, config.arch, tokenizer, labels), "last"
+        of_tokens = head is not None and metadata.flag(f"{config.arch}.classifier.per_token", False)
     elif has_mean_head(reader, config):
         head, pooling = mean_head(reader, config.arch, config.dim, labels), "mean"
     else:
@@ -74,13 +76,13 @@ def output_of(reader: GGUFReader, config: Config, tokenizer: Tokenizer | None) -
             pooling = "mean"
     return ModelOutput(
         is_encoder=config.is_encoder,
-        scores_classes=config.scores_classes or head is not None,
+        scores_classes=config.scores_classes or (head is not None and not of_tokens),
         tells_texts_apart=config.tells_texts_apart,
         labels=labels if head is None else head.labels,
         problem_type=_problem_type(metadata, config.arch),
         head=head,
         score_pooling=pooling,
-        scores_tokens=config.scores_tokens,
+        scores_tokens=of_tokens,
     )
 
 

@@ -69,7 +69,7 @@ class RankTemplate:
 class RankHead:
     """A classifier: ``weights [n_classes, n_hidden]``, ``bias [n_classes]`` and, for rerankers, a template.
 
-    ``hidden``: a layer before the classifier, in encoders that classify the mean of all tokens.
+    ``hidden``: a layer before the classifier, in reward models and in encoders that classify the mean of all tokens.
     """
 
     weights: npt.NDArray[np.float32]
@@ -130,7 +130,11 @@ def rank_head(reader: GGUFReader, arch: str, tokenizer: Tokenizer | None, labels
             raise LoadError(f"[{arch}] '{BIAS}' has shape {list(bias.shape)}: expected [{n_class}]")
         if template is None and is_reranker:
             template = TEMPLATE
-        return RankHead(weights, bias, labels, None if template is None else RankTemplate(template))
+        hidden = None
+        if "cls.weight" in reader:
+            activation = reader.metadata.text(f"{arch}.classifier.activation", "relu")
+            hidden = hidden_of(reader, "cls", dim, activation=activation, n_out=dim)
+        return RankHead(weights, bias, labels, None if template is None else RankTemplate(template), hidden)
     if not is_reranker or tokenizer is None:
         return None
     rows = _rows(reader, [_word(tokenizer, word) for word in YES_OR_NO])

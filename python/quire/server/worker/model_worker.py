@@ -383,7 +383,7 @@ class ModelWorker(LLMBase):
         if isinstance(message, wire.Tag):
             request, tagger = self._tag_request(message.text, options, text), self._tagger(message.aggregation)
             tags = partial(tagger.entities, message.text, request.token_ids, ignored=message.ignored)
-            return request, lambda scores: {"entities": tags(scores)}
+            return request, lambda hidden: {"entities": tags(self._scores(hidden))}
         output, pooling = message.output, self._defaults.pooling(message.pooling)
         if output == "auto":
             output = "classes" if self.scores_tokens or self.scores_classes else self.outputs[0]
@@ -425,7 +425,7 @@ class ModelWorker(LLMBase):
 
         if self.scores_tokens:
             request = self._tag_request(message.prompt, options, text)
-            return request, lambda scores: token_values(self._output.shown(scores))
+            return request, lambda hidden: token_values(self._output.shown(self._scores(hidden)))
         request = self._score_request(message.prompt, options, text)
         return request, lambda vector: token_values(self._classes(vector[None], raw_scores=False))
 
