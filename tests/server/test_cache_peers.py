@@ -35,6 +35,11 @@ def answer(server: Served, prompt: Sequence[int] = PROMPT, **more: Any) -> tuple
     return found["choices"][0]["text"], found["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
+def metrics(server: Served) -> str:
+    with server.client() as client:
+        return client.get("/metrics", headers={"authorization": "Bearer of-a-caller"}).text
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     end_s = time.monotonic() + 60
     while not condition():
@@ -65,6 +70,7 @@ def test_a_server_reads_what_its_peer_computed(owner: tuple[Served, Path], tmp_p
         text, n_cached = answer(here)
         assert (text, n_cached) == (answer(there)[0], len(PROMPT) // 32 * 32)
         assert answer(here, cache_salt="another")[1] == 0  # its blocks have other names
+        wait_for(lambda: f'quire_peer_tokens_total{{model="tiny-chat"}} {len(PROMPT) // 32 * 32}.0' in metrics(here))
         assert "127.0.0.1:9" in here.log  # the peer that is not there costs nothing but a line
 
 

@@ -29,6 +29,8 @@ _TOTALS = {
     "preemptions": ("n_preemptions", "Sequences that were preempted."),
     "cache_evictions": ("n_evictions", "Cached blocks evicted."),
     "pins_given_way": ("n_pins_given_way", "Pins that were dropped so that a request could run."),
+    "peer_tokens": ("n_peer_tokens", "Prompt tokens whose blocks were read from peers."),
+    "peer_failures": ("n_peer_failures", "Times that a peer failed to send blocks."),
     "failed_checks": ("n_failed_checks", "Failed checks of the cache's invariants."),
 }
 _GAUGES = {

@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..._native.engine import DecoderStats, DrafterStats
+    from .peers import Peers
 
 __all__ = ["beat_of"]
 
 
-def beat_of(stats: DecoderStats, cache: Iterable[tuple[str, int, int]], *, rests: bool) -> wire.Beat:
+def beat_of(
+    stats: DecoderStats, cache: Iterable[tuple[str, int, int]], *, rests: bool, peers: Peers | None = None
+) -> wire.Beat:
     """Return a heartbeat with the current figures.
 
     ``cache``: bytes held and cached of each kind of layer.  ``rests``: the model is paused or sleeps.
@@ -47,6 +50,8 @@ def beat_of(stats: DecoderStats, cache: Iterable[tuple[str, int, int]], *, rests
         cache=tuple(wire.CacheUse(*use) for use in cache),
         tiers=_tiers(stats),
         n_waiting_tokens=stats.n_waiting_tokens,
+        n_peer_tokens=0 if peers is None else peers.n_tokens,
+        n_peer_failures=0 if peers is None else peers.n_failures,
     )
 
 

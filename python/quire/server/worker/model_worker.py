@@ -139,7 +139,8 @@ class ModelWorker(LLMBase):
         """
         with suppress(RequestError):  # it sleeps
             self._last_stats = self.stats()
-        return beat_of(self._last_stats, self.cache_use(self._last_stats), rests=self.is_paused or self.is_sleeping)
+        use, rests = self.cache_use(self._last_stats), self.is_paused or self.is_sleeping
+        return beat_of(self._last_stats, use, rests=rests, peers=self._peers)
 
     @property
     def device_lost(self) -> threading.Event:

@@ -49,13 +49,19 @@ class _Held(msgspec.Struct):
 
 
 class Peers:
-    """The peers of a model.  Thread-safe."""
+    """The peers of a model.  Thread-safe.
+
+    Attributes:
+        n_tokens: Prompt tokens that were read from peers.
+        n_failures: Times a peer failed.
+    """
 
     def __init__(self, urls: Sequence[str], key: str, blocks: PrefixBlocks) -> None:
         self._urls, self._key, self._blocks = urls, key, blocks
         self._pool = FairPool(_THREADS, "quire-peers")
         self._lock = threading.Lock()
         self._n_waiting = self._n_refused = 0
+        self.n_tokens = self.n_failures = 0
         self._tokens_per_s = 0.0  # 0: not known yet
         self._failed_s: dict[str, float] = {}
 
@@ -101,7 +107,7 @@ class Peers:
         start_s = time.monotonic()
         with self._failing(url):
             if self._read(url, needed) == len(needed):
-                self._learn(n / max(1e-6, time.monotonic() - start_s))
+                self._learn(n, time.monotonic() - start_s)
                 return n
         return 0
 
@@ -123,8 +129,10 @@ class Peers:
             self._n_refused += 1
             return self._n_refused % _TRIED_AGAIN_AFTER == 0
 
-    def _learn(self, tokens_per_s: float) -> None:
+    def _learn(self, n_tokens: int, seconds: float) -> None:
+        tokens_per_s = n_tokens / max(1e-6, seconds)
         with self._lock:
+            self.n_tokens += n_tokens
             old = self._tokens_per_s or tokens_per_s
             self._tokens_per_s = old + _NEWEST_WEIGHT * (tokens_per_s - old)
 
@@ -137,6 +145,7 @@ class Peers:
             _log.warning("[cache-peers] %s: %.200s", url, error)
             with self._lock:
                 self._failed_s[url] = time.monotonic()
+                self.n_failures += 1
 
     def _held_now(self, url: str, names: Sequence[str]) -> list[str]:
         """Return what a peer has, once it is not writing more of it."""

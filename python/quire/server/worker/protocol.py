@@ -446,6 +446,8 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     n_pins_given_way: int = 0
     tiers: tuple[TierUse, ...] = ()
     n_waiting_tokens: int = 0
+    n_peer_tokens: int = 0
+    n_peer_failures: int = 0
 
 
 FromEngine: TypeAlias = Ready | Started | Admitted | Delta | Finished | Failed | Answer | Beat
