@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from quire.errors import LoadError, RequestError
 from quire.routing.front import Front
+from quire.server.routes.cache_blocks import BlocksBody
 from quire.server.settings import Settings
 from quire.server.worker import peers as peers_module
 from quire.server.worker.peers import Peers
@@ -189,6 +191,16 @@ def test_a_slow_peer_is_given_up_and_left_alone(monkeypatch: pytest.MonkeyPatch)
         assert go_on.wait(60)
         peers.close()
     assert engine.kept == []
+
+
+def test_a_long_prompt_asks_for_no_more_than_a_peer_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(Peers, "_held", lambda self, url, names: asked.append(len(names)))
+    engine = FakeEngine()
+    monkeypatch.setattr(engine, "find_missing", lambda request, held=None: (10**6, ["a"] * 30_000))
+    Peers(["http://127.0.0.1:9"], KEY, engine).fetch(object())  # type: ignore[arg-type]
+    (schema,) = msgspec.json.schema(BlocksBody)["$defs"].values()
+    assert asked == [schema["properties"]["entries"]["maxItems"]]
 
 
 def test_nothing_is_read_where_computing_is_faster() -> None:

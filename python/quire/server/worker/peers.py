@@ -32,6 +32,7 @@ _PATH = "/v1/cache/blocks"
 _THREADS = 4
 _MOST_WAITING = 16  # requests; others are computed
 _LEAST_TOKENS = 64
+_MOST_ENTRIES = 1 << 14  # as many as a peer accepts (routes/cache_blocks.py)
 _CONNECT_S, _ASK_S, _READ_S = 1.0, 1.0, 5.0
 _WRITTEN_S = 2.0
 _MOST_LOOKS, _BETWEEN_LOOKS_S = 20, 0.02  # while a peer writes blocks that it has just computed
@@ -93,6 +94,7 @@ class Peers:
         n_missing, names = self._blocks.find_missing(request)
         if n_missing < _LEAST_TOKENS or not self._is_faster():
             return 0
+        names = names[:_MOST_ENTRIES]
         best: tuple[int, list[str], str] = (0, [], "")
         for url in self._ready():
             with self._failing(url):
