@@ -44,7 +44,7 @@ def test_the_keywords_are_the_fields() -> None:
 @pytest.mark.parametrize(
     ("name", "own"),
     [
-        ("generate", ("self", "prompts", "params", "salt", "priority", "key")),
+        ("generate", ("self", "prompts", "params", "salt", "priority", "key", "hidden_states")),
         ("stream", ("self", "prompt", "params", "salt", "priority", "key")),
         ("chat", ("self", "messages", "params")),
         ("chat_stream", ("self", "messages", "params")),
@@ -67,6 +67,7 @@ def test_signatures_show_each_keyword_with_its_type_and_default(kind: type, name
                 assert shown[entry.name].annotation == entry.type
     scheduling = {each: defaults.pop(each) for each in ("salt", "priority", "key")}
     assert RequestOptions(**scheduling) == RequestOptions()
+    assert defaults.pop("hidden_states", None) is None
     assert [defaults.pop(each) for each in ("response_format", "regex", "choice", "grammar")] == [None] * 4
     chat = {each: defaults.pop(each) for each, option in CHAT_OPTIONS.items() if option.keyword and each in defaults}
     assert (ChatOptions(**chat), bool(chat)) == (ChatOptions(), is_chat)

@@ -89,3 +89,33 @@ def test_untapped_layers_are_rejected(tmp_path: Path) -> None:
     for wrong in ((1, 0), (-1,), (True,), ("1",)):
         with pytest.raises(RequestError, match=r"^\[engine\] taps "):
             LLM(tmp_path / "hf", taps=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "speculation"), [("qwen3", "off"), ("gemma3", "lookup"), ("mamba2", "off")])
+def test_answers_have_hidden_states(tmp_path: Path, name: str, speculation: str) -> None:
+    write_checkpoint(tmp_path / "hf", name)
+    oracle = oracle_of(name)
+    options: dict[str, Any] = {"threads": 1, "n_ctx": 96, "kv_dtype": "f32", "max_step_tokens": 32}
+    prompts = [[3, 1, 4, 1, 5] * 8, [9, 2, 6]]
+    with LLM(tmp_path / "hf", taps=(0, 1), speculation=speculation, **options) as model:
+        asked: dict[str, Any] = {"max_tokens": 9, "ignore_eos": True, "seed": 1, "n": 2}
+        plain = model.generate(prompts, **asked)
+        results = model.generate(prompts, hidden_states=[1, 0], **asked)
+        written = [[choice.token_ids for choice in result.choices] for result in plain]
+        assert [[choice.token_ids for choice in result.choices] for result in results] == written
+        for result in results:
+            for choice in result.choices:
+                ids = [*result.prompt_token_ids, *choice.token_ids]
+                assert choice.hidden_states is not None
+                assert choice.hidden_states.shape[:2] == (2, len(ids))
+                expected = hidden_states(oracle.model, ids)
+                for found, layer in zip(choice.hidden_states, (1, 0), strict=True):
+                    assert np.abs(found - expected[layer]).max() <= 1e-3 * np.abs(expected[layer]).max()
+            assert result.hidden_states is result.choices[0].hidden_states
+        assert plain[0].hidden_states is None
+        (full,) = model.generate([[5] * 90], hidden_states=[0], max_tokens=6, ignore_eos=True)  # all of the context
+        assert full.hidden_states is not None
+        assert full.hidden_states.shape[1] == 96
+        for wrong in ([2], [], "0", 5):
+            with pytest.raises(RequestError, match="layers"):
+                model.generate(prompts, hidden_states=wrong, max_tokens=1)  # type: ignore[arg-type]

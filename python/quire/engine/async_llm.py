@@ -78,13 +78,14 @@ class AsyncLLM(AsyncControls):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
+        hidden_states: Sequence[int] | None = None,
         **fields: Unpack[RequestFields],
     ) -> list[GenerationResult]:
         """Complete one prompt or several in one batch; results are in the order of the prompts."""
         options = RequestOptions(
             salt=salt, priority=priority, key=key, keywords=read_keywords(AsyncLLM.generate, fields)
         )
-        return await self._run(lambda: self._generation(prompts, params, options))
+        return await self._run(lambda: self._generation(prompts, params, options, hidden_states))
 
     def stream(
         self,

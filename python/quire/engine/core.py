@@ -14,6 +14,7 @@ from ..params.chat_options import CHAT_OPTIONS, ChatOptions
 from ..params.request_fields import read_keywords
 from .llm_base import LLMBase
 from .requests.encoded import SparseVector, max_sim
+from .requests.hidden_states import check_readable, tap_request
 from .requests.prompts import RequestOptions, prompt_list
 from .requests.results import Delta, GenerationResult, collector_of
 from .requests.texts import text_list
@@ -75,12 +76,30 @@ class LLMCore(LLMBase):
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
         options: RequestOptions,
+        layers: Sequence[int] | None = None,
     ) -> Call[list[GenerationResult]]:
         requests = self._prompts.requests(prompts, params, options)
         collectors = [collector_of(request) for request in requests]
-        return Call(
-            list(zip(requests, collectors, strict=True)), lambda: [collector.result() for collector in collectors]
-        )
+        asked = list(zip(requests, collectors, strict=True))
+        if layers is None:
+            return Call(asked, lambda: [collector.result() for collector in collectors])
+        layers = self._checked_layers(layers)
+        for request in requests:
+            check_readable(request)
+        found: list[Vectors] = []
+
+        def more() -> list[tuple[EngineRequest, Vectors]]:
+            if found:
+                return []
+            answers = [(one, choice.token_ids) for one, made in asked for choice in made.result().choices]
+            found.extend(Vectors() for _ in answers)
+            return [(tap_request(*answer), vectors) for answer, vectors in zip(answers, found, strict=True)]
+
+        def result() -> list[GenerationResult]:
+            states = iter(self._tapped(found, layers))
+            return [collector.result().with_hidden_states(states) for collector in collectors]
+
+        return Call(asked, result, more)
 
     def _completion(self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions) -> Stream[Delta]:
         request = self._prompts.request(prompt, params, options)

@@ -66,6 +66,7 @@ class LLM(ControlledCore):
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
+        hidden_states: Sequence[int] | None = None,
         **fields: Unpack[RequestFields],
     ) -> list[GenerationResult]:
         """Complete one prompt or several in one batch; results are in the order of the prompts.
@@ -75,11 +76,13 @@ class LLM(ControlledCore):
                 token ids, used as they are.  ``{"prompt": text, "images": [...]}`` has ``<__media__>`` in the text, or
                 the model's own placeholder, for each image.
             params: One for all prompts, or one each.
+            hidden_states: Layers, among the ``taps`` that the model was opened with, whose states the results have for
+                the tokens of prompt and answers.  They are computed in another pass over the whole text.
 
         If a request fails or the call is interrupted, the others are cancelled.
         """
         options = RequestOptions(salt=salt, priority=priority, key=key, keywords=read_keywords(LLM.generate, fields))
-        return self._run(lambda: self._generation(prompts, params, options))
+        return self._run(lambda: self._generation(prompts, params, options, hidden_states))
 
     def stream(
         self,

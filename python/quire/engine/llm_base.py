@@ -324,14 +324,21 @@ class LLMBase(ModelControls):
         """True if the makers of a cross-encoder show raw scores; a server then does not map them to 0..1."""
         return self._advice.is_score_raw
 
-    def _tap_requests(self, prompts: Sequence[Prompt], layers: Sequence[int]) -> list[EngineRequest]:
-        """Return requests for hidden states after layers.  RequestError if one of them is not tapped, or for none."""
+    def _checked_layers(self, layers: Sequence[int]) -> Sequence[int]:
+        """Return layers whose hidden states can be read.  RequestError if one of them is not tapped, or for none."""
+        if isinstance(layers, str | bytes) or not isinstance(layers, Sequence):
+            raise RequestError(f"[hidden_states] layers {layers!r:.40} is no list of layers")
         if missing := sorted(set(layers).difference(self.config.taps)):
             raise RequestError(
                 f"[hidden_states] layers has {missing[0]}, but the model was opened with taps={self.config.taps}"
             )
         if not layers:
             raise RequestError("[hidden_states] layers is empty: name one or more of the taps")
+        return layers
+
+    def _tap_requests(self, prompts: Sequence[Prompt], layers: Sequence[int]) -> list[EngineRequest]:
+        """Return requests for hidden states after layers.  RequestError if one of them is not tapped, or for none."""
+        self._checked_layers(layers)
         return [self._prompts.embedding_request(prompt, "taps", RequestOptions()) for prompt in prompts]
 
     def _tapped(self, vectors: Sequence[Vectors], layers: Sequence[int]) -> list[npt.NDArray[np.float32]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...errors import RequestError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from ..._native.engine import Event, SampledToken
     from ...params.structured import StructuredOutputsParams
     from ..engine import EngineRequest
@@ -89,6 +92,7 @@ class Choice:
     """One answer.  ``logprobs`` (one per token) is None unless they were asked for.
 
     ``n_drafted_tokens`` were computed because somebody proposed them; ``n_accepted_tokens`` of these are in the answer.
+    ``hidden_states``, if they were asked for: ``[n_layers, n_tokens, n]`` for the tokens of the prompt and this answer.
     """
 
     index: int
@@ -100,6 +104,7 @@ class Choice:
     timings: Timings
     n_drafted_tokens: int = 0
     n_accepted_tokens: int = 0
+    hidden_states: npt.NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -119,9 +124,18 @@ class GenerationResult:
     n_host_tokens: int = 0
     n_disk_tokens: int = 0
 
+    def with_hidden_states(self, states: Iterator[npt.NDArray[np.float32]]) -> GenerationResult:
+        """Return the result with the next states as those of its choices."""
+        return replace(self, choices=[replace(choice, hidden_states=next(states)) for choice in self.choices])
+
     @property
     def n_prompt_tokens(self) -> int:
         return len(self.prompt_token_ids)
+
+    @property
+    def hidden_states(self) -> npt.NDArray[np.float32] | None:
+        """Those of the prompt and the first answer, ``[n_layers, n_tokens, n]``, if they were asked for."""
+        return self.choices[0].hidden_states
 
     @property
     def text(self) -> str:
