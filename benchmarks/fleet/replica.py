@@ -12,8 +12,6 @@ from .workloads import Session
 
 __all__ = ["Call", "SimulatedReplica"]
 
-_BLOCK = 32
-
 
 @dataclass
 class Call:
@@ -32,10 +30,10 @@ class Call:
 class SimulatedReplica(Replica):
     """One server.  With a ``scale`` above 1, a token stands for so many, in prompts, answers and blocks."""
 
-    def __init__(self, number: int, costs: Costs, scale: int = 1, rate: float = 1.0) -> None:
+    def __init__(self, number: int, costs: Costs, scale: int = 1, block_tokens: int = 32) -> None:
         super().__init__(str(number))
-        self.costs, self.scale, self.rate = costs, scale, rate
-        block = max(1, _BLOCK // scale)
+        self.costs, self.scale, self.rate = costs, scale, 1.0
+        block = max(1, block_tokens // scale)
         n_blocks = max(8, costs.cache_tokens // scale // block)
         config = SchedulerConfig(policy="dynamic", max_step_tokens=costs.step_tokens, max_running=costs.running)
         self.scheduler = Scheduler(config, CachePool([PoolGroup(n_blocks + 1)], block_tokens=block))

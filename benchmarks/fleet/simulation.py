@@ -17,8 +17,6 @@ from .workloads import Session, Workload
 
 __all__ = ["ROUTERS", "Fleet", "Report", "arrivals", "figures", "session_of"]
 
-HASHED_TOKENS = 64  # about 256 bytes of text, a block of the front
-
 
 class _AtRandom(Policy):
     def choose(self, replicas: Sequence[Replica], hashes: Sequence[int], tried: object = ()) -> Replica | None:
@@ -66,7 +64,9 @@ class Fleet:
     Attributes:
         sessions_per_s: New sessions per second and replica.
         router: One of ROUTERS.
-        index_blocks: Blocks that the front remembers for each replica.
+        index_tokens: Tokens that the front remembers for each replica, in blocks of two of the cache's (64 tokens are
+            about 256 bytes of text).
+        block_tokens: Tokens of a block of the cache.
     """
 
     costs: Costs
@@ -76,14 +76,15 @@ class Fleet:
     router: str = "prefix"
     scale: int = 1
     seed: int = 1
-    index_blocks: int = 1 << 14
+    index_tokens: int = 1 << 20
+    block_tokens: int = 32
     slow: Callable[[int], float] = field(default=lambda n_busy: 1.0)
 
     def run(self, warm_s: float, last_s: float) -> Report:
         """Simulate ``last_s`` seconds; requests that arrive in the first ``warm_s`` do not count."""
         self.arrivals = arrivals(self.workload, self.sessions_per_s * self.n_replicas, self.seed)
-        self.replicas = [SimulatedReplica(i, self.costs, self.scale) for i in range(self.n_replicas)]
-        index = PrefixIndex(most=self.index_blocks * self.n_replicas)
+        self.replicas = [SimulatedReplica(i, self.costs, self.scale, self.block_tokens) for i in range(self.n_replicas)]
+        index = PrefixIndex(most=self.index_tokens // (2 * self.block_tokens) * self.n_replicas)
         self.policy = ROUTERS[self.router](draw=random.Random(self.seed + 1), index=index)
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self.numbers, self.order = itertools.count(1), itertools.count()
@@ -113,7 +114,7 @@ class Fleet:
 
     def _call(self, session: Session, now_s: float) -> None:
         call = Call(session, now_s, len(session.tokens), session.n_answer)
-        hashes = session.prefix_hashes(max(1, HASHED_TOKENS // self.scale))
+        hashes = session.prefix_hashes(max(1, 2 * self.block_tokens // self.scale))
         replica = self.policy.choose(self.replicas, hashes)
         assert isinstance(replica, SimulatedReplica)
         call.n_unread = len(hashes) - self.policy.index.matches(hashes).get(replica, 0)
@@ -144,6 +145,8 @@ class Fleet:
             if session.n_left > 1:
                 session.next()
                 self._at(now_s + session.pause(), lambda at_s, each=session: self._call(each, at_s))
+            else:
+                del session.tokens[:], session.hashes[:]  # the report needs only the calls
         self._begin(replica, now_s)
 
     def _mark(self, now_s: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from array import array
 from dataclasses import dataclass, field
 
 __all__ = ["WORKLOADS", "Session", "Workload"]
@@ -66,7 +67,7 @@ class Session:
     draw: random.Random
     scale: int
     numbers: itertools.count[int]
-    tokens: list[int] = field(default_factory=list)
+    tokens: array[int] = field(default_factory=lambda: array("i"))
     hashes: list[int] = field(default_factory=list)
     n_left: int = 0
     n_answer: int = 0
@@ -75,7 +76,7 @@ class Session:
         work = self.workload
         system = min(int(self.draw.paretovariate(1.0)), work.systems)
         n = max(1, work.system_tokens // self.scale)
-        self.tokens = list(range(-system * (1 << 20), -system * (1 << 20) + n))
+        self.tokens = array("i", range(-system * (1 << 20), -system * (1 << 20) + n))
         self.n_left = 1 + int(math.log(1 - self.draw.random()) / math.log(1 - 1 / work.calls)) if work.calls > 1 else 1
         self._add(work.first_tokens)
 
@@ -90,13 +91,13 @@ class Session:
         self.tokens += self.fresh(self.n_answer)
         self._add(self.workload.added_tokens)
 
-    def fresh(self, n: int) -> list[int]:
+    def fresh(self, n: int) -> array[int]:
         """Return tokens that nobody has used."""
         first = next(self.numbers) * (1 << 12) % (1 << 30)
         if n > 1 << 12:
             for _ in range(n >> 12):
                 next(self.numbers)
-        return list(range(first, first + n))
+        return array("i", range(first, first + n))
 
     def pause(self) -> float:
         """Return the seconds until the next call."""
