@@ -37,8 +37,8 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
 ## Limits
 
 - `deepseek32` and `glm-dsa` reject caches of 4 or 5 bits, and layers on several devices if they share an indexer.
-- `deepseek4` runs compressed attention on the CPU, on a machine with a device too. It rejects caches of 8 bits and
-  fewer, and does not use layers that predict later tokens.
+- `deepseek4` and `glm5-next` run compressed attention, and attention to pools, on the CPU, on a machine with a device
+  too. They reject caches of 8 bits and fewer, and do not use layers that predict later tokens.
 - `minimax-m3` rejects contexts longer than the blocks that the indexer picks (16 blocks of 128 tokens in published
   models). Up to that length, full attention gives the same result.
 - `grok` rejects contexts longer than `attention.temperature_length` (1024 tokens in Grok 2), from where on scores grow

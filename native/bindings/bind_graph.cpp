@@ -238,6 +238,8 @@ void bind_operations(py::module_ &m) {
         },
         py::arg("layer"), py::arg("kv"), py::arg("gate"), py::arg("bias").none(false), py::kw_only(), py::arg("every"),
         py::arg("overlaps"));
+    m.def("attend_pools", &attend_pools, py::arg("layer"), py::arg("q"), py::arg("k"), py::arg("picked"), py::kw_only(),
+          py::arg("every"), py::arg("scale"));
     m.def(
         "attend_compressed",
         [](int local, int compressed, const TraceTensor &q, const TraceTensor &k, const TraceTensor &rows, float scale,

@@ -86,6 +86,49 @@ def test_rows_attend_to_compressed_rows(every: int, overlaps: bool, n_picked: in
         assert near.mean() > (0.9 if n_picked else 0.99)
 
 
+def pooled(every: int, n_picked: int) -> tuple[Trace, Array, list[int]]:
+    """Return a trace of attention to the tokens of picked pools, what NumPy finds, and the tokens."""
+    tracer = Tracer(
+        [
+            CacheSpec.latent(rank=DIM, n_rot=0),
+            CacheSpec(n_kv_head=1, head_dim=INDEX_DIM, window=every),
+            CacheSpec.latent(rank=INDEX_DIM, n_rot=0, every=every),
+        ]
+    )
+    bench = Bench(tracer=tracer)
+    bench.tokens = bench.random.integers(0, 24, sum(LENGTHS)).astype(np.int32)
+    (q, q_), (k, k_), (kv, kv_), (gate, gate_) = (
+        bench.value(*shape) for shape in ((N_HEAD, DIM), (1, DIM), (INDEX_DIM,), (INDEX_DIM,))
+    )
+    (iq, iq_), (weights, w_) = bench.value(INDEX_HEADS, INDEX_DIM), bench.value(INDEX_HEADS)
+    bias = bench.array(every, INDEX_DIM)
+    rows = graph.compress(1, kv, gate, bench.weight(bias), every=every, overlaps=False)
+    picked = graph.pick(2, iq, rows.heads(1), weights, n_picked=n_picked, n_ctx=96)
+    y = graph.attend_pools(0, q, k, picked, every=every, scale=SCALE)
+    trace = tracer.finish_vectors(graph.select_rows(y.merge_heads(), tracer.logit_rows))
+    expected, first = [], 0
+    for n in LENGTHS:
+        here = slice(first, first + n)
+        pools = means(kv_[here], gate_[here], bias, every, False)
+        for i in range(n):
+            n_whole = (i + 1) // every
+            scores = w_[first + i] @ np.maximum(iq_[first + i] @ pools[:n_whole].T, 0)
+            chosen = np.argsort(-scores, kind="stable")[:n_picked]
+            seen = [t for t in range(i + 1) if t // every in chosen or t // every == n_whole]
+            keys = k_[first:][seen, 0]
+            odds = np.exp(SCALE * q_[first + i] @ keys.T)
+            expected.append((odds / odds.sum(1, keepdims=True)) @ keys)
+        first += n
+    return trace, np.stack(expected).reshape(len(expected), -1), bench.tokens.tolist()
+
+
+@pytest.mark.parametrize("kernels", ["stock", "cpu"])
+@pytest.mark.parametrize(("every", "n_picked"), [(4, 3), (16, 1), (16, 9), (64, 1)])
+def test_rows_attend_to_picked_pools(every: int, n_picked: int, kernels: str) -> None:
+    trace, expected, tokens = pooled(every, n_picked)
+    np.testing.assert_allclose(run(trace, LENGTHS, tokens, kernels, "f32"), expected, atol=2e-5)
+
+
 def test_a_cache_of_codes_is_refused() -> None:
     trace, _, tokens = compressing(4, True, 0)
     with pytest.raises(UnsupportedError, match="q8_0"):
@@ -108,3 +151,6 @@ def test_compressed_rows_are_checked() -> None:
             graph.attend_compressed(local, compressed, q, k, rows, scale=1.0)
     with pytest.raises(ShapeError, match="not a result of pick"):
         graph.attend_compressed(0, 1, q, k, rows, scale=1.0, picked=rows)
+    for layer in (0, 1, 2):
+        with pytest.raises(ShapeError, match=f"layer {layer} does not keep a row of every token"):
+            graph.attend_pools(layer, q, k, rows, every=4, scale=1.0)

@@ -109,7 +109,7 @@ def test_contradictory_sizes_are_rejected(tmp_path: Path, source: GGUFReader) ->
         )
 
 
-@pytest.mark.parametrize("name", ["deepseek4", "glm-dsa"])
+@pytest.mark.parametrize("name", ["deepseek4", "glm-dsa", "glm5-next"])
 def test_what_is_picked_does_not_depend_on_steps_or_neighbours(tmp_path: Path, name: str) -> None:
     """Each row picks for itself, whatever the chunks of its prompt and the other sequences."""
     write_checkpoint(tmp_path / "hf", name)

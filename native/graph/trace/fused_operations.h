@@ -90,6 +90,10 @@ struct AttendCompressedSpec {
 };
 TraceTensor attend_compressed(const TraceTensor &q, const TraceTensor &k, const TraceTensor &compressed,
                               AttendCompressedSpec spec);
+// q [tokens, n_head, head_dim] attends to the tokens of the pools that `picked` has, by pick() from rows that `every`
+// tokens share, and to those after the last whole pool.  The layer keeps k [tokens, 1, head_dim]; keys are values.
+TraceTensor attend_pools(int layer, const TraceTensor &q, const TraceTensor &k, const TraceTensor &picked, int every,
+                         float scale);
 // Cross attention, from both sides: the encoder's trace writes K and V of the source to a layer
 // (operations/fused/write_source.cpp); in the other trace each row attends to all of them, with attend_to_written.
 void write_source(int layer, const TraceTensor &k, const TraceTensor &v);

@@ -278,6 +278,15 @@ def attend_compressed(
     the rows ``[tokens, head_dim]`` of ``compress`` (``CacheSpec.latent`` with ``every``).  ``picked``: from ``pick``.
     """
 
+def attend_pools(
+    layer: int, q: TraceTensor, k: TraceTensor, picked: TraceTensor, *, every: int, scale: float
+) -> TraceTensor:
+    """Attend to the tokens of picked pools of ``every`` tokens, and to those after the last whole pool.
+
+    q ``[tokens, n_head, head_dim]``; the layer keeps k ``[tokens, 1, head_dim]``, which are values too.  ``picked``: by
+    ``pick`` from rows that ``every`` tokens share (``compress``).
+    """
+
 def attend_to_written(
     layer: int, q: TraceTensor, *, scale: float, soft_cap: float = 0.0, sinks: Weight | None = None,
     bias: Weight | None = None,

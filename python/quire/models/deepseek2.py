@@ -189,6 +189,11 @@ def _part(part: Callable[[Array, int], Array], nope: int = 128, v_dim: int = 128
     return change
 
 
+def part_of_kv(*, of_values: bool, sizes: tuple[int, int]) -> Change:
+    """Take the heads' matrices of keys or of values; ``sizes`` are transformers' defaults of both."""
+    return _part(_v_b if of_values else _k_b, *sizes)
+
+
 def q_rank(default: int) -> Key:
     """Return the key of the queries' rank, 0 for a single product: llama.cpp requires the key for most models."""
     return computed(

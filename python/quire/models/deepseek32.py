@@ -5,6 +5,7 @@ The layer that predicts later tokens attends to all of them. That changes how ma
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .._native import graph
@@ -77,7 +78,7 @@ class Indexers:
     def __init__(self) -> None:
         self.picked: Tensor | None = None
 
-    def own(self, indexer: Indexer) -> Picker:
+    def own(self, indexer: Callable[[Tensor, Tensor, Step], Tensor]) -> Picker:
         def pick(x: Tensor, latent_q: Tensor, step: Step) -> Tensor:
             self.picked = indexer(x, latent_q, step)
             return self.picked

@@ -48,11 +48,11 @@ class V4Config(DenseConfig):
 
 
 class ClampedMLP:
-    """A gated MLP with bounded numbers; ``limit`` 0: no bound."""
+    """A gated MLP with bounded numbers; ``limit`` 0: no bound.  ``end``: of its tensors' names."""
 
-    def __init__(self, weights: Weights, dim: int, ffn_dim: int, limit: float) -> None:
-        self.gate, self.up = (weights.linear(f"ffn_{one}_shexp", dim, ffn_dim) for one in ("gate", "up"))
-        self.down, self.limit = weights.linear("ffn_down_shexp", ffn_dim, dim), limit
+    def __init__(self, weights: Weights, dim: int, ffn_dim: int, limit: float, end: str = "_shexp") -> None:
+        self.gate, self.up = (weights.linear(f"ffn_{one}{end}", dim, ffn_dim) for one in ("gate", "up"))
+        self.down, self.limit = weights.linear(f"ffn_down{end}", ffn_dim, dim), limit
 
     def __call__(self, x: Tensor) -> Tensor:
         gate, up, limit = self.gate(x), self.up(x), self.limit
@@ -108,9 +108,7 @@ class Experts:
 
 
 class Block:
-    def __init__(
-        self, config: DenseConfig, weights: Weights, hyper: HyperSizes, attention: CompressedAttention, mlp: Mixer
-    ) -> None:
+    def __init__(self, config: DenseConfig, weights: Weights, hyper: HyperSizes, attention: Mixer, mlp: Mixer) -> None:
         self.attn_hyper = HyperConnection(weights, "hc_attn", hyper)
         self.ffn_hyper = HyperConnection(weights, "hc_ffn", hyper)
         self.attn_norm, self.attention = weights.norm("attn_norm", config.dim, config.eps), attention
@@ -134,13 +132,14 @@ class DeepSeek4(Decoder):
         sizes, layers, experts = sizes_of(keys, config), Layers(n_layer), Experts.read(keys, n_layer)
         weights.ignore("blk.*.exp_probs_b_vl.bias", "it routes images")
         plain, compressed = rotations(keys, sizes.n_rot)
-        blocks = []
+        blocks, attentions = [], []
         for i, (block, every) in enumerate(zip(weights.blocks(n_layer), ratios_of(keys, n_layer), strict=True)):
             rotation = compressed if every else plain
             attention = CompressedAttention(block, sizes, layers, layer=i, every=every, rotation=rotation)
+            attentions.append(attention)
             blocks.append(Block(config, block, hyper, attention, experts.mlp(i, block, config)))
         super().__init__(config, weights, blocks)
-        self.cached = [*(block.attention.cache() for block in blocks), *layers.specs]
+        self.cached = [*(attention.cache() for attention in attentions), *layers.specs]
         self.n_stream, self.hyper_head = hyper.n, HyperHead(weights, "output_hc", hyper)
 
     def cache(self) -> list[CacheSpec]:

@@ -23,8 +23,8 @@ from ..checkpoints.mapping import (
     u32,
     with_pictures,
 )
-from ..errors import LoadError, UnsupportedError
-from ..nn import ROUTING, ExpertConfig, Keys, LatentAttention, MoeSpec, Step, Tensor, Weight, Weights, select_rows
+from ..errors import UnsupportedError
+from ..nn import ROUTING, ExpertConfig, Keys, LatentAttention, MoeSpec, Step, Tensor, Weights, select_rows
 from ..nn.layers import unit_norm
 from . import base, deepseek2, kimi_linear
 from .base import MAX_DIM, DenseConfig, Layer
@@ -32,24 +32,13 @@ from .base import MAX_DIM, DenseConfig, Layer
 ARCHES = ("kimi-k3",)
 
 
-class DeltaAttention(kimi_linear.DeltaAttention):
-    """The gate has a matrix of its own; with a (negative) bound, decays are ``exp(bound * sigmoid(a * x))``."""
-
-    bound = 0.0
-
-    def rates(self, weights: Weights) -> Weight:
-        return weights.tensor("ssm_a", (self.n_head, 1), vector=True, stored=(self.n_head,))
+class DeltaAttention(kimi_linear.BoundedDeltaAttention):
+    """The gate has a matrix of its own."""
 
     def product_of_two(self, name: str, dim: int, weights: Weights) -> Layer:
         if name == "ssm_g":
             return weights.linear(name, dim, self.n_head * self.size)
         return super().product_of_two(name, dim, weights)
-
-    def decay(self, x: Tensor) -> Tensor:
-        if not self.bound:
-            return super().decay(x)
-        rate = graph.add_weight(self.f(x), self.dt_bias).heads(self.n_head)
-        return graph.sigmoid(graph.negate(graph.multiply_weight(rate, self.a))) * self.bound
 
 
 class GatedLatentAttention(LatentAttention):
@@ -162,8 +151,7 @@ class KimiK3(kimi_linear.KimiLinear):
         super().__init__(keys, weights, n_vocab)
         config = self.config
         period = keys.integer("attn_res.block_size", low=1)
-        if (bound := keys.number("kda.gate_lower_bound", 0.0)) > 0:
-            raise LoadError(f"[kimi-k3] kda.gate_lower_bound {bound} is out of range: expected less than 0")
+        bound = kimi_linear.read_bound(keys)
         names = [f"blk.{i}.{x}_res_score.weight" for i in range(config.n_layer) for x in ("attn", "ffn")]
         self.residuals = Residuals(weights, [*names, "output_res_score.weight"], config.dim, config.eps)
         for i, (block, layer) in enumerate(zip(self.blocks, weights.blocks(config.n_layer), strict=True)):
@@ -208,10 +196,6 @@ MODEL = KimiK3
 
 def _flat(x: Array, config: Fields) -> Array:
     return x.reshape(-1)
-
-
-def _decay(x: Array, config: Fields) -> Array:
-    return -np.exp(x).reshape(-1)[: config.integer("num_attention_heads")]
 
 
 def _bound(config: Fields) -> float | None:
@@ -260,7 +244,7 @@ _TEXT = _K3(
         **{name: source for name, source in _LINEAR.tensors.items() if not name.endswith(_OTHERS)},
         "blk.{i}.ssm_g": f"{_ATTENTION}.g_proj",
         "blk.{i}.attn_gate": f"{_ATTENTION}.g_proj",
-        "blk.{i}.ssm_a": tensor(f"{_ATTENTION}.A_log", change=_decay),
+        "blk.{i}.ssm_a": tensor(f"{_ATTENTION}.A_log", change=kimi_linear.rate_of_log),
         **{f"blk.{{i}}.ffn_routed_{x}": f"{_MOE}.routed_expert_{x}_proj" for x in ("down", "up")},
         "blk.{i}.ffn_routed_norm": f"{_MOE}.routed_expert_norm",
         "blk.{i}.attn_res_score": _score(f"{_LAYER}.self_attention_res"),

@@ -81,6 +81,28 @@ class DeltaAttention:
         return self.o(y * graph.sigmoid(self.g(x)))
 
 
+class BoundedDeltaAttention(DeltaAttention):
+    """With a (negative) bound, decays are ``exp(bound * sigmoid(a * x))``; files store one dimension of ``a``."""
+
+    bound = 0.0
+
+    def rates(self, weights: Weights) -> Weight:
+        return weights.tensor("ssm_a", (self.n_head, 1), vector=True, stored=(self.n_head,))
+
+    def decay(self, x: Tensor) -> Tensor:
+        if not self.bound:
+            return super().decay(x)
+        rate = graph.add_weight(self.f(x), self.dt_bias).heads(self.n_head)
+        return graph.sigmoid(graph.negate(graph.multiply_weight(rate, self.a))) * self.bound
+
+
+def read_bound(keys: Keys) -> float:
+    """Read the bound of decays; 0: none."""
+    if (bound := keys.number("kda.gate_lower_bound", 0.0)) > 0:
+        raise LoadError(f"[{keys.arch}] kda.gate_lower_bound {bound} is out of range: expected less than 0")
+    return bound
+
+
 def _squeezed(weights: Weights, name: str, shape: tuple[int, int], stored: tuple[int, ...]) -> Weight:
     """Take a vector that files store with dimensions of size 1, of which some files have one more in front."""
     has_more = weights.n_rows(name) == 1 and stored[0] != 1
@@ -185,6 +207,13 @@ def _normalized(config: Fields) -> None:
     for name in ("moe_renormalize", "norm_topk_prob"):
         if not config.flag(name, True):
             raise UnsupportedError(f"[convert] unsupported '{name}': false")
+
+
+def rate_of_log(x: Array, config: Fields) -> Array:
+    """Return ``a`` of ``BoundedDeltaAttention``; old checkpoints pad it."""
+    import numpy as np
+
+    return -np.exp(x).reshape(-1)[: config.integer("num_attention_heads")]
 
 
 def _decay(x: Array, config: Fields) -> Array:

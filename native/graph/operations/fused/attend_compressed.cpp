@@ -167,6 +167,54 @@ class AttendCompressed : public PagedKind {
     CompressedShape shape_;
 };
 
+struct PoolsShape {
+    int n_head;
+    float scale;
+    int every;
+    int64_t n_mask; // numbers of a row of what was picked
+};
+
+class PoolsKernel : public PagedKernel {
+  public:
+    PoolsKernel(const PoolsShape &shape, const PagedLayer &kept) : shape_(shape), kept_(kept) {}
+    int n_parts() const override { return (shape_.n_head + heads_together - 1) / heads_together; }
+    void run(const PagedStep &step, int row, int part) const override {
+        const int first = part * heads_together, n = std::min(heads_together, shape_.n_head - first);
+        const int64_t at = (int64_t{row} * shape_.n_head + first) * kept_.k.dim;
+        RowAttention attention(step.inputs[0] + at, n, kept_.k.dim, shape_.scale, nullptr, step.out + at);
+        const PagedStep::Place place = step.place(kept_.group, row);
+        const float *picked = step.inputs[2] + row * shape_.n_mask;
+        const int32_t n_whole = (place.position + 1) / shape_.every;
+        for (int32_t t = 0; t <= place.position; ++t) {
+            const int32_t pool = t / shape_.every;
+            if (pool >= n_whole || picked[pool] == 0.0F) attention.add(kept_.k, slot_of(place.table, t));
+        }
+        attention.finish();
+    }
+
+  private:
+    static constexpr int heads_together = 8; // read the same rows once
+    PoolsShape shape_;
+    PagedLayer kept_;
+};
+
+// Inputs: q, k, what was picked.
+class AttendPools : public PagedKind {
+  public:
+    AttendPools(int which, const PoolsShape &shape)
+        : PagedKind("attend_pools", {which}), which_(which), shape_(shape) {}
+
+  protected:
+    PagedOperation operation(const KvStore &store) const override {
+        const PagedLayer kept = layer(store, which_);
+        return {{{1, kept.group, kept.k}}, std::make_shared<PoolsKernel>(shape_, kept)};
+    }
+
+  private:
+    int which_;
+    PoolsShape shape_;
+};
+
 ggml_tensor *PagedKind::lower(const StockParts &p) const { return lower_paged(p, operation(p.graph->store)); }
 
 void expect_row(const char *place, const char *what, const TraceTensor &x, const std::vector<int64_t> &rest) {
@@ -229,6 +277,26 @@ TraceTensor attend_compressed(const TraceTensor &q, const TraceTensor &k, const 
     for (int layer : {spec.local, spec.compressed}) q.tracer->mark_written(layer);
     return q.tracer->record(std::make_shared<AttendCompressed>(std::move(spec), shape), inputs,
                             {Lead::tokens, {n_head, dim}});
+}
+
+TraceTensor attend_pools(int layer, const TraceTensor &q, const TraceTensor &k, const TraceTensor &picked, int every,
+                         float scale) {
+    constexpr const char *place = "attend_pools";
+    const CacheRows &kept = q.tracer->rows_of(layer);
+    const int64_t dim = kept.head_dim;
+    if (!kept.v_in_k || kept.v_head_dim != dim || !kept.lifetime().keeps_all() || kept.every != 1)
+        throw ShapeError(place, cat("layer ", layer, " does not keep a row of every token, of keys that are values"));
+    expect_rank(place, "q", q, 2);
+    const int64_t n_head = q.shape().rest[0];
+    expect_row(place, "q", q, {n_head, dim});
+    expect_row(place, "k", k, {1, dim});
+    expect_positive(place, "scale", scale);
+    if (every < 2) throw ShapeError(place, cat("pools of ", every, " tokens: expected 2 or more"));
+    if (picked.tracer->operation(picked.id).kind->name() != "pick")
+        throw ShapeError(place, "picked is not a result of pick");
+    const PoolsShape shape{static_cast<int>(n_head), scale, every, picked.shape().rest[0]};
+    q.tracer->mark_written(layer);
+    return q.tracer->record(std::make_shared<AttendPools>(layer, shape), {q, k, picked}, {Lead::tokens, {n_head, dim}});
 }
 
 } // namespace quire
