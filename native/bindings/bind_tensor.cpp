@@ -139,6 +139,7 @@ void bind_tensor(py::module_ &m) {
         .def(
             "to", [](const Tensor &self, const DeviceOrName &device) { return self.to(device_of(device)); },
             py::arg("device"))
+        .def("part", &Tensor::part, py::arg("begin"), py::arg("end"))
         .def_property_readonly("dtype", &Tensor::dtype)
         .def_property_readonly("shape", [](const Tensor &self) { return py::tuple(py::cast(self.shape())); })
         .def_property_readonly("size_bytes", &Tensor::size_bytes)

@@ -21,6 +21,7 @@ void bind_kernels(pybind11::module_ &m); // instruction sets
 void bind_graph(pybind11::module_ &m);
 void bind_executor(pybind11::module_ &m); // (into submodule graph, as the next)
 void bind_standalone_operations(pybind11::module_ &m); // general operations
+void bind_parallel(pybind11::module_ &m); // models that several processes run together
 void bind_sampling(pybind11::module_ &m); // SamplingParams (into submodule engine)
 void bind_decoder(pybind11::module_ &m);  // Decoder (into submodule engine)
 

@@ -29,6 +29,8 @@ PYBIND11_MODULE(_native, m, pybind11::mod_gil_not_used()) {
     bind_kernels(kernels);
     auto graph = submodule("graph", "Tracing and running models.");
     bind_graph(graph);
+    auto parallel = submodule("parallel", "Models that several processes run together.");
+    bind_parallel(parallel);
     auto engine = submodule("engine", "Sampling and decoding.");
     bind_sampling(engine);
     bind_decoder(engine);

@@ -3,6 +3,7 @@
 // failure system_error() has the reason.  Paths are UTF-8.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -69,6 +70,11 @@ void make_read_only(uint8_t *pages, size_t size_bytes);
 bool lock_pages(uint8_t *pages, size_t size_bytes);
 /** Release the whole pages in a range: pages of a mapped file are read again when touched, others become zero. */
 void give_back(const uint8_t *begin, size_t size_bytes);
+
+/** Sleep until a word of memory that processes share no longer holds `seen`, or for so many seconds; may return early. */
+void wait_for_change(const std::atomic<uint32_t> &word, uint32_t seen, double most_s);
+/** Wake everyone who waits for a change of the word. */
+void wake_waiters(const std::atomic<uint32_t> &word);
 
 // A file descriptor for event loops that is readable while the signal is raised.
 class WakeSignal {

@@ -4,12 +4,18 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#endif
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 
 #include "core/error.h"
@@ -127,6 +133,22 @@ void give_back(const uint8_t *begin, size_t size_bytes) {
     munlock(reinterpret_cast<void *>(first), end - first);
     madvise(reinterpret_cast<void *>(first), end - first, MADV_DONTNEED);
 }
+
+#ifdef __linux__
+void wait_for_change(const std::atomic<uint32_t> &word, uint32_t seen, double most_s) {
+    timespec most{static_cast<time_t>(most_s), static_cast<long>((most_s - static_cast<time_t>(most_s)) * 1e9)};
+    syscall(SYS_futex, &word, FUTEX_WAIT, seen, &most, nullptr, 0);
+}
+void wake_waiters(const std::atomic<uint32_t> &word) {
+    syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+#else
+void wait_for_change(const std::atomic<uint32_t> &word, uint32_t seen, double) {
+    const timespec briefly{0, 50'000};
+    if (word.load() == seen) nanosleep(&briefly, nullptr);
+}
+void wake_waiters(const std::atomic<uint32_t> &) {}
+#endif
 
 WakeSignal::WakeSignal() {
     int ends[2];

@@ -206,6 +206,11 @@ void give_back(const uint8_t *begin, size_t size_bytes) {
         VirtualAlloc(pages, end - first, MEM_COMMIT, PAGE_READWRITE);
 }
 
+void wait_for_change(const std::atomic<uint32_t> &word, uint32_t seen, double) {
+    if (word.load() == seen) Sleep(1);
+}
+void wake_waiters(const std::atomic<uint32_t> &) {}
+
 WakeSignal::WakeSignal() {
     throw UnsupportedError("decoder", "no file descriptor for events on Windows: call wait() instead");
 }

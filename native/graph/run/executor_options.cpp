@@ -47,6 +47,7 @@ void check_options(const Trace &trace, const ExecutorOptions &options, const Bac
             reject(cat(name, " is placed on device number ", device_number(place), ", which the model does not have"));
     if (is_mixed && (backend.is_cpu() || options.kernels != Kernels::automatic))
         reject("a model on two devices needs a device besides the CPU, and automatic kernels");
+    if (trace.stages && (!own || is_mixed)) reject("a model in several processes needs Quire's own kernels on the CPU");
     if (options.sums_inputs && (own || is_mixed)) reject("inputs of products can be summed by stock kernels only");
     if (options.sums_inputs && !backend.is_cpu())
         reject(cat("inputs of products cannot be summed on device ", backend.device().name(), ": use the CPU"));

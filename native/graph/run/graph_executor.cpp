@@ -121,6 +121,12 @@ PlacesOfCache GraphExecutor::cut_traces(const ExecutorOptions &options) {
     PlacesOfCache cached;
     std::vector<Device> devices;
     for (const auto &part : devices_) devices.push_back(part->backend.device());
+    if (trace_.stages) {
+        if (trace_.encoder || trace_.attends_both_ways())
+            throw UnsupportedError("parallel", "pipelines are unsupported for models with encoders");
+        decode_ = std::make_unique<Pass>(cut_stages(trace_, *trace_.stages, cached), trace_.stages->group);
+        return cached;
+    }
     auto cut_or_whole = [&](const Trace &whole) {
         if (!options.places.empty()) return std::make_unique<Pass>(cut(whole, options.places, devices, cached));
         if (own_kernels(options.kernels, first().backend)) return std::make_unique<Pass>(uncut(whole, Place::cpu));
@@ -152,7 +158,8 @@ bool GraphExecutor::prefers_near_blocks() const { return has_graphs() && !first(
 
 void GraphExecutor::make_stores(const ExecutorOptions &options, const PlacesOfCache &cached) {
     const CacheLayout layout(trace_.cache, options.kv_types);
-    const bool is_mixed = !options.places.empty(), on_device = !first().backend.is_cpu() && has_graphs();
+    const bool is_mixed = !options.places.empty() || trace_.stages,
+               on_device = !first().backend.is_cpu() && has_graphs();
     const CacheSizes sizes = sizes_of(layout, options, !on_device);
     budget_bytes_ = budget_of(layout, options);
     auto kept = [&](Place place) { return is_mixed ? kept_at(place, layout.layers().size(), cached) : KeptParts{}; };

@@ -7,7 +7,8 @@
 
 namespace quire {
 
-Pass::Pass(CutTrace trace) : trace_(std::move(trace)), runners_(trace_.pieces.size()) {}
+Pass::Pass(CutTrace trace, std::shared_ptr<RankGroup> group)
+    : trace_(std::move(trace)), runners_(trace_.pieces.size()), group_(std::move(group)) {}
 
 bool Pass::is_at(Place place) const {
     return std::ranges::any_of(pieces(), [place](const Piece &piece) { return piece.place == place; });
@@ -21,6 +22,7 @@ void Pass::add_boundaries(const std::vector<const Backend *> &devices, int max_r
             all.push_back(left.boundary);
             if (is_device(piece.place)) by_device[device_number(piece.place)].push_back(left.boundary);
         }
+    if (group_) return lay_out_exchange(all, max_rows, max_logit_rows);
     host_boundaries_ = BoundaryMemory::in_host(all, *devices.front(), max_rows, max_logit_rows);
     for (size_t d = 0; d < devices.size(); ++d)
         device_boundaries_.push_back(BoundaryMemory::on_device(by_device[d], *devices[d], max_rows, max_logit_rows));
@@ -52,6 +54,7 @@ void Pass::place(uint8_t *memory) {
 }
 
 float *Pass::run(const StepBatch &batch) {
+    if (group_) return run_stages(batch);
     float *made = nullptr;
     for (size_t p = 0; p < runners_.size(); ++p) {
         Runner &runner = runners_[p];
@@ -63,6 +66,7 @@ float *Pass::run(const StepBatch &batch) {
 float *Pass::run_program(const Piece &piece, CpuProgram &program, const StepBatch &batch) {
     float *output = program.run(batch, *team_);
     const Trace &trace = piece.trace;
+    if (group_ && group_->part() > 0) return output; // the stage's first rank hands over what all have
     for (size_t i = 0; i < trace.left.size(); ++i) {
         const Boundary &boundary = *trace.left[i].boundary;
         const size_t n_rows = boundary.shape.lead == Lead::tokens ? batch.tokens.size() : batch.logit_rows.size();

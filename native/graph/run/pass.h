@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/large_pages.h"
+#include "core/rank_group.h"
 #include "graph/cpu/cpu_matrices.h"
 #include "graph/cpu/cpu_program.h"
 #include "graph/cpu/packed_model.h"
@@ -35,7 +36,8 @@ struct OwnKernels {
 // Pieces at Place::cpu are programs, those on devices graphs.  All that is added to a pass must outlive it.
 class Pass {
   public:
-    explicit Pass(CutTrace trace);
+    // `group`: the ranks whose stages have the pieces; null: all are this process's.
+    explicit Pass(CutTrace trace, std::shared_ptr<RankGroup> group = nullptr);
     Pass(const Pass &) = delete;
     Pass &operator=(const Pass &) = delete;
 
@@ -66,11 +68,17 @@ class Pass {
         std::unique_ptr<StockGraphs> graphs;
     };
     float *run_program(const Piece &piece, CpuProgram &program, const StepBatch &batch);
+    float *run_stages(const StepBatch &batch); // staged_pass.cpp, as the next two
+    void lay_out_exchange(const Boundaries &all, int max_rows, int max_logit_rows);
+    void show_rows(size_t first_row, size_t first_logit_row); // which rows of the exchange boundaries stand for
     CutTrace trace_; // fixed: runners refer to the pieces' traces
     std::vector<Runner> runners_; // by piece
     BoundaryMemory host_boundaries_;
     std::vector<BoundaryMemory> device_boundaries_; // by device
     ThreadTeam *team_ = nullptr;
+    std::shared_ptr<RankGroup> group_;
+    std::vector<std::pair<Boundary *, float *>> exchanged_; // with their first rows there
+    uint32_t n_parts_ = 0; // parts of steps that have been run
 };
 
 } // namespace quire

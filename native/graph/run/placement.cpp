@@ -4,6 +4,9 @@
 #include <memory>
 #include <optional>
 
+#include "core/error.h"
+#include "core/rank_group.h"
+
 namespace quire {
 namespace {
 
@@ -56,8 +59,9 @@ std::vector<Place> places_of(const Trace &trace, const PlacesOfWeights &places, 
 // Cuts one trace, operation by operation.
 class Cutter {
   public:
-    Cutter(const Trace &trace, std::vector<Place> places)
-        : trace_(trace), places_(std::move(places)), made_(places_.size()), boundaries_(places_.size()) {}
+    Cutter(const Trace &trace, std::vector<Place> places, bool is_staged = false)
+        : trace_(trace), places_(std::move(places)), is_staged_(is_staged), made_(places_.size()),
+          boundaries_(places_.size()) {}
 
     CutTrace cut() {
         const auto n = static_cast<int>(places_.size());
@@ -125,7 +129,7 @@ class Cutter {
 
     std::shared_ptr<Boundary> kept_by_others(int i) {
         const auto [piece, number] = made_[slot(i)];
-        if (piece + 1 == static_cast<int>(pieces_.size())) return nullptr;
+        if (piece + 1 == static_cast<int>(pieces_.size())) return is_staged_ ? to_the_end(i) : nullptr;
         Trace &trace = pieces_[slot(piece)].trace;
         (i == trace_.output ? trace.output : trace.hidden) = -1;
         return to_the_end(i);
@@ -134,7 +138,7 @@ class Cutter {
     // The number of an earlier value in the last piece, which it is carried into if need be.
     int in_this_piece(int i) {
         if (const auto found = here_.find(i); found != here_.end()) return found->second;
-        const bool stays = places_[slot(i)] == pieces_.back().place && is_device(places_[slot(i)]);
+        const bool stays = !is_staged_ && places_[slot(i)] == pieces_.back().place && is_device(places_[slot(i)]);
         const std::shared_ptr<Boundary> boundary = boundary_of(i);
         (stays ? boundary->on_device : boundary->in_host) = true;
         boundary->last = static_cast<int>(pieces_.size()) - 1;
@@ -145,6 +149,7 @@ class Cutter {
 
     const Trace &trace_;
     std::vector<Place> places_;
+    bool is_staged_;
     std::vector<Made> made_; // by operation
     std::vector<std::shared_ptr<Boundary>> boundaries_; // by operation; null where nobody else reads it
     std::vector<Piece> pieces_;
@@ -156,6 +161,26 @@ class Cutter {
 CutTrace cut(const Trace &trace, const PlacesOfWeights &places, const std::vector<Device> &devices,
              PlacesOfCache &cache) {
     return Cutter(trace, places_of(trace, places, devices, cache)).cut();
+}
+
+CutTrace cut_stages(const Trace &trace, const Stages &stages, PlacesOfCache &cache) {
+    const RankGroup &group = *stages.group;
+    PlacesOfWeights places;
+    for (const auto &[name, stage] : stages.of_weights) places[name] = device_place(static_cast<size_t>(stage));
+    const std::vector<Device> devices(static_cast<size_t>(group.n_stages()), find_device("CPU"));
+    std::vector<Place> found = places_of(trace, places, devices, cache);
+    std::replace(found.begin(), found.end(), Place::cpu, Place::device); // operations without weights before any others
+    CutTrace made = Cutter(trace, std::move(found), true).cut();
+    if (made.pieces.size() > static_cast<size_t>(RankGroup::max_pieces))
+        throw UnsupportedError("parallel", cat("layers alternate between stages ", made.pieces.size(), " times"));
+    auto here = [&](Place &place) {
+        const auto stage = place == Place::cpu ? 0 : static_cast<int>(device_number(place));
+        place = stage == group.stage() ? Place::cpu : Place::elsewhere;
+    };
+    for (Piece &piece : made.pieces) here(piece.place);
+    for (auto &[layer, place] : cache.rows) here(place);
+    for (auto &[state, place] : cache.states) here(place);
+    return made;
 }
 
 Trace operations_at(Place place, const std::vector<Piece> &pieces) {

@@ -16,10 +16,10 @@
 
 namespace quire {
 
-// The CPU, or one of the model's devices: the first, and those after it.
-enum class Place : int { cpu = -1, device = 0 };
+// Another process, the CPU, or one of the model's devices: the first, and those after it.
+enum class Place : int { elsewhere = -2, cpu = -1, device = 0 };
 constexpr Place device_place(size_t number) { return static_cast<Place>(number); }
-constexpr bool is_device(Place place) { return place != Place::cpu; }
+constexpr bool is_device(Place place) { return place >= Place::device; }
 constexpr size_t device_number(Place place) { return static_cast<size_t>(place); }
 
 // By weights' names.  Other operations follow those around them.
@@ -51,6 +51,10 @@ inline CutTrace uncut(const Trace &trace, Place place) { return {{{place, trace}
 // those of the model; operations that they do not support run on the CPU.
 CutTrace cut(const Trace &trace, const PlacesOfWeights &places, const std::vector<Device> &devices,
              PlacesOfCache &cache);
+
+// The pieces of all stages of a pipeline, the same on all ranks; those of other stages than the group's own are elsewhere.
+// All that later pieces or the caller read is a boundary in the host's memory.
+CutTrace cut_stages(const Trace &trace, const Stages &stages, PlacesOfCache &cache);
 
 // Operations of all pieces there, as one trace that tells which weights they read.
 Trace operations_at(Place place, const std::vector<Piece> &pieces);

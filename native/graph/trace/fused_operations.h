@@ -166,6 +166,7 @@ struct MoeSpec {
     bool is_squared = false; // activation(up) ** 2, of ungated ones
     float alpha = 1.702F, limit = 7.0F; // for units that have them
     bool weighs_input = false; // the weight goes to the expert's input instead of its output
+    int first_expert = -1; // the weights are of some experts only, from this one on; -1: of all
 };
 struct MoeWeights {
     WeightRef gate, up, down; // gate is null where experts are ungated

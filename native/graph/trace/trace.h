@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -107,6 +108,13 @@ struct Left {
     std::shared_ptr<Boundary> boundary;
 };
 
+// The stages of a pipeline that run a trace's operations, by their weights' names (run/placement.h).
+class RankGroup;
+struct Stages {
+    std::shared_ptr<RankGroup> group;
+    std::map<std::string, int> of_weights;
+};
+
 // A finished forward pass.  Invariants: inputs refer to earlier operations; every layer of `cache` that keeps rows is
 // written once, rows of a source text by `encoder`, a pass of its own with the same cache; the output is [rows, n].
 struct Trace {
@@ -120,6 +128,7 @@ struct Trace {
     std::vector<Tap> taps = {}; // by layer, ascending
     std::shared_ptr<const Trace> encoder = nullptr; // for source texts, if the model reads one
     std::vector<Left> left = {};
+    std::shared_ptr<const Stages> stages = nullptr; // null: one process runs all of it
     int64_t n_features_read = 0; // numbers of a row that come with its token; 0: none do
     int64_t n_hidden() const { return hidden < 0 ? 0 : operations[static_cast<size_t>(hidden)].shape.rest[0]; }
     int64_t n_output() const { return operations[static_cast<size_t>(output)].shape.rest[0]; }

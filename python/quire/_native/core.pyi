@@ -192,6 +192,8 @@ class Tensor:
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def to(self, device: Device | str) -> Tensor:
         """Return a copy on another device, or the tensor itself if it is there.  Raises UnsupportedError."""
+    def part(self, begin: int, end: int) -> Tensor:
+        """Return rows ``begin:end`` of the first dimension, in the same memory."""
     @property
     def dtype(self) -> DType: ...
     @property

@@ -371,7 +371,6 @@ _VLLM = (
              neutral="raw_logprobs"),
     _note("--quantization -q", "it comes from the model file", takes=True),
     _note("--generation-config", "the defaults in the model's files always apply", takes=True),
-    _refused("--tensor-parallel-size -tp --pipeline-parallel-size -pp", _ONE_DEVICE, neutral="1"),
     _refused("--data-parallel-size -dp", "start several servers behind a proxy", neutral="1"),
     _refused("--block-size", "blocks always have 32 tokens", neutral="32"),
     _refused("--tokenizer --tokenizer-mode --hf-config-path", "the model's own is always used", neutral="auto"),

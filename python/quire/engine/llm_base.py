@@ -69,6 +69,8 @@ class LLMBase(ModelControls):
         split_mode: SplitMode = "auto",
         tensor_split: Sequence[float] = (),
         main_gpu: int = 0,
+        tensor_parallel_size: int = 1,
+        pipeline_parallel_size: int = 1,
         n_ctx: int | None = None,
         threads: int = 0,
         cpu_mask: int | None = None,

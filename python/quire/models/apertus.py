@@ -91,7 +91,7 @@ class Apertus(Decoder):
         first = weights.linear("output", self.config.dim, n)
         parts = (np.full(min(n, n_vocab - i), NEVER, np.float32) for i in range(n, n_vocab, n))
         return ShortHead(
-            first.weight, None, first.scale, first.added, tuple(weights.computed("output.rest", x) for x in parts)
+            first.weight, None, first.scale, first.added, rest=tuple(weights.computed("output.rest", x) for x in parts)
         )
 
 

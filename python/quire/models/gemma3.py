@@ -51,7 +51,8 @@ def attention_scale_of(n_layer: int, dim: int, n_head: int, head_dim: int) -> fl
 class Attention:
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
         self.layer, self.n_head, self.n_kv_head = layer, config.n_head, config.n_kv_head
-        self.scale = attention_scale_of(config.n_layer, config.dim, config.n_head, config.head_dim) ** -0.5
+        n_head = config.n_head * weights.n_parts
+        self.scale = attention_scale_of(config.n_layer, config.dim, n_head, config.head_dim) ** -0.5
         self.rotation = rotation
         self.q = weights.linear("attn_q", config.dim, config.n_head * config.head_dim, bias=None)
         self.k = weights.linear("attn_k", config.dim, config.n_kv_head * config.head_dim, bias=None)

@@ -22,6 +22,7 @@ from .base import INNER_ENCODER, WITHOUT_EFFECT, Config, Decoder, Model, trace, 
 
 if TYPE_CHECKING:
     from .._native.core import Tensor
+    from .._native.parallel import RankGroup
     from ..checkpoints.mapping import Checkpoint
     from .eagle3 import LoadedHead
 
@@ -238,6 +239,7 @@ def load_model(
     adapters: Sequence[Adapter] = (),
     *,
     predicts: bool = False,
+    group: RankGroup | None = None,
 ) -> LoadedModel:
     """Load the model of a file.
 
@@ -246,6 +248,7 @@ def load_model(
         place: Moves each tensor to where the model runs (default: it stays where the reader has it).
         adapters: Low-rank adapters; their products add up.
         predicts: Use the layer that predicts later tokens, if the file has one that Quire supports.
+        group: The ranks that split the model, if ``reader`` has a share of it (``nn.shares``).
 
     Raises:
         UnsupportedError: The architecture is unknown (the message lists those that are known), one of its keys is
@@ -255,7 +258,9 @@ def load_model(
     for adapter in adapters:
         adapter.check(reader.metadata.text("general.architecture"))
     _maker(reader.metadata)  # first, so that an unknown architecture is the first error
-    return model_of(reader.metadata, Weights(reader, place, adapters, predicts=predicts), n_vocab_of(reader))
+    return model_of(
+        reader.metadata, Weights(reader, place, adapters, predicts=predicts, group=group), n_vocab_of(reader)
+    )
 
 
 def model_of(metadata: Metadata, weights: Weights, n_vocab: int) -> LoadedModel:

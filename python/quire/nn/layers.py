@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .._native import graph
+from .._native import graph, parallel
 from .._native.graph import TraceTensor as Tensor
 from .._native.graph import Weight
 
@@ -33,12 +33,13 @@ class Linear:
     bias: Weight | None = None  # [out]
     scale: float = 1.0  # a factor of the product, beside the scales in the weight itself (NVFP4)
     added: tuple[LowRank, ...] = ()  # from adapters
+    summed: parallel.RankGroup | None = None  # ranks that have a part of the inputs each
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self._product(x)
         for low_rank in self.added:
             y = y + low_rank(x)
-        return y
+        return y if self.summed is None else parallel.all_reduce(y, self.summed)
 
     def part(self, begin: int, end: int) -> Linear:
         """Return the layer for outputs ``begin:end``."""

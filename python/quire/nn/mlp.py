@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .._native import graph
+from .._native import graph, parallel
 from .._native.graph import MoeSpec, Weight
 from .._native.graph import TraceTensor as Tensor
 from .weights import Weights
@@ -88,25 +88,26 @@ class MoE:
         ranks: bool = True,
     ) -> None:
         self.router = weights.linear("ffn_gate_inp", dim, n_expert, bias=biases)
+        self.group = weights.group
+        here = weights.experts_here(n_expert)
+        n = n_expert if here is None else here[1]
         self.gate: Weight | None
         if gated:
-            self.gate, self.up = weights.gates_and_ups(n_expert, ffn_dim, dim)
+            self.gate, self.up = weights.gates_and_ups(n, ffn_dim, dim)
         else:
-            self.gate, self.up = None, weights.tensor("ffn_up_exps.weight", (n_expert, ffn_dim, dim))
-        self.down = weights.tensor("ffn_down_exps.weight", (n_expert, dim, ffn_dim))
-        self.gate_bias = (
-            weights.tensor("ffn_gate_exps.bias", (n_expert, ffn_dim), vector=True) if gated and biases else None
-        )
-        self.up_bias = weights.tensor("ffn_up_exps.bias", (n_expert, ffn_dim), vector=True) if biases else None
-        self.down_bias = weights.tensor("ffn_down_exps.bias", (n_expert, dim), vector=True) if biases else None
+            self.gate, self.up = None, weights.tensor("ffn_up_exps.weight", (n, ffn_dim, dim))
+        self.down = weights.tensor("ffn_down_exps.weight", (n, dim, ffn_dim))
+        self.gate_bias = weights.tensor("ffn_gate_exps.bias", (n, ffn_dim), vector=True) if gated and biases else None
+        self.up_bias = weights.tensor("ffn_up_exps.bias", (n, ffn_dim), vector=True) if biases else None
+        self.down_bias = weights.tensor("ffn_down_exps.bias", (n, dim), vector=True) if biases else None
         # Added to the scores when experts are chosen (Wang et al. 2024); a few files name it without ".bias".
         bias = "exp_probs_b" if weights.has("exp_probs_b") else "exp_probs_b.bias"
         self.selection_bias = weights.tensor(bias, (n_expert,), vector=True) if ranks and weights.has(bias) else None
-        self.spec = spec
+        self.spec = spec if here is None else parallel.share_of_experts(spec, here[0])
 
     def __call__(self, x: Tensor, chosen: Tensor | None = None) -> Tensor:
         """``chosen [tokens, n_used]``: numbers of the experts, instead of those with the best scores."""
-        return graph.moe(
+        y = graph.moe(
             x,
             self.router(x),
             self.gate,
@@ -119,3 +120,4 @@ class MoE:
             down_bias=self.down_bias,
             chosen=chosen,
         )
+        return y if self.group is None else parallel.all_reduce(y, self.group)

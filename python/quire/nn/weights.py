@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from .._native.parallel import RankGroup
     from ..files.gguf import GGUFReader
     from .adapter import Adapter
     from .layers import Embedding, LayerNorm, Linear, LowRank, RMSNorm
 
 _VECTOR_DTYPES = ("f32",)  # for elementwise operations; matrices may have any type that ggml multiplies
 _WHOLE = ("i32", "i64")
+# Products of inputs that ranks split, which are summed over them.
+SUMMED = ("attn_output", "ffn_down")
 _NOT_MATRICES = ("i8", "i16", "i32", "i64", "f64", "q8_1", "q8_k")
 
 
@@ -34,6 +37,7 @@ class Weights:
     _adapters: Sequence[Adapter] = ()
     _products: dict[str, float]
     predicts = False
+    group: RankGroup | None = None
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class Weights:
         adapters: Sequence[Adapter] = (),
         *,
         predicts: bool = False,
+        group: RankGroup | None = None,
     ) -> None:
         """Read weights from ``reader``.
 
@@ -50,8 +55,10 @@ class Weights:
             place: Moves a tensor of the file to where the model runs.
             adapters: Low-rank adapters whose products are added to those of ``linear``.
             predicts: Use layers that predict later tokens (``nn.Predictor``).
+            group: The ranks that split the model, if ``reader`` has a share of it (``nn.shares``).
         """
         self._reader = reader
+        self.group = group
         self.predicts = predicts
         self._adapters = adapters
         self._products = {}  # matrices that adapters can change, with the factor of their products
@@ -67,7 +74,7 @@ class Weights:
 
     def scope(self, name: str) -> Weights:
         """Return the weights below ``name``."""
-        inner = Weights(self._reader, self._place, self._adapters, predicts=self.predicts)
+        inner = Weights(self._reader, self._place, self._adapters, predicts=self.predicts, group=self.group)
         inner._prefix = f"{self._prefix}{name}."
         inner._taken, inner._ignored, inner._products = self._taken, self._ignored, self._products
         return inner
@@ -213,7 +220,23 @@ class Weights:
         weight = self.tensor(f"{name}.weight", (n_out, n_in))
         bias_weight = self.tensor(f"{name}.bias", (n_out,), vector=True) if bias else None
         scale = self._products[weight.name] = self._scale(name)
-        return Linear(weight, bias_weight, scale, self._added(f"{name}.weight", n_in, n_out))
+        summed = self.group if self.group is not None and name in SUMMED else None
+        if summed is not None and summed.part > 0:
+            bias_weight = None  # the first one adds it
+        return Linear(weight, bias_weight, scale, self._added(f"{name}.weight", n_in, n_out), summed)
+
+    @property
+    def n_parts(self) -> int:
+        """Among how many ranks heads are split."""
+        return 1 if self.group is None else self.group.n_split
+
+    def experts_here(self, n_expert: int) -> tuple[int, int] | None:
+        """Return the first of the experts that this rank has, and their number; None: it has all of them."""
+        if self.group is None:
+            return None
+        from .shares import experts_of_part
+
+        return experts_of_part(n_expert, self.group.part, self.group.n_split)
 
     def _added(self, name: str, n_in: int, n_out: int) -> tuple[LowRank, ...]:
         """Return the low-rank products that the adapters add to a matrix, in the adapters' order."""

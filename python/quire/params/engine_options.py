@@ -130,10 +130,19 @@ class EngineConfig:
     ))
     tensor_split: tuple[float, ...] = declared((), EngineOption(
         rule=Shares(), flags="-ts --tensor-split", metavar="N,N,...", none="by free memory",
-        doc="Each device's share of the layers, in proportion", aliases="tensor_parallel_size",
+        doc="Each device's share of the layers, in proportion",
     ))
     main_gpu: int = declared(0, EngineOption(
         rule=Int(0, 63), flags="-mg --main-gpu", metavar="N", doc="Use only this device, numbered from 0",
+    ))
+    tensor_parallel_size: int = declared(1, EngineOption(
+        rule=Int(1, 64), flags="-tp --tensor-parallel-size", metavar="N",
+        doc="Processes on this machine's CPU that split each layer's heads, MLP and experts among them"
+        " (docs/several_processes.md)",
+    ))
+    pipeline_parallel_size: int = declared(1, EngineOption(
+        rule=Int(1, 64), flags="-pp --pipeline-parallel-size", metavar="N",
+        doc="Groups of such processes that have some of the layers each",
     ))
     n_ctx: int | None = declared(None, EngineOption(
         rule=Int(1, 2**24, optional=True), flags="-c --ctx-size", metavar="N", none="as memory allows",

@@ -116,6 +116,7 @@ ExpertChoice choose(const StockParts &p, const MoeWeights &w, const Routing &rou
 } // namespace
 
 ggml_tensor *Moe::lower(const StockParts &p) const {
+    if (spec_.first_expert >= 0) throw UnsupportedError("moe", "a part of the experts needs Quire's own kernels");
     ggml_context *ctx = p.context;
     ggml_tensor *x = p.inputs[0];
     const int64_t dim = x->ne[0], n_tokens = x->ne[1], n_used = spec_.routing.n_used;
@@ -206,9 +207,11 @@ void expect_routing(const Routing &routing, int64_t n_expert) {
     expect_positive("moe", "scale", routing.scale);
 }
 
-void expect_experts(const MoeWeights &weights, const MoeSpec &spec, int64_t dim) {
+void expect_experts(const MoeWeights &weights, const MoeSpec &spec, int64_t dim, int64_t n_all) {
     const Shape &up = weights.up->tensor.shape();
     const int64_t n_expert = up[0], ffn = up[1];
+    if (spec.first_expert >= 0 && spec.first_expert + n_expert > n_all)
+        throw ShapeError("moe", cat(n_expert, " experts from number ", spec.first_expert, " on: there are ", n_all));
     if (!(spec.limit > 0)) throw ShapeError("moe", cat("limit is ", spec.limit, ": expected a value above 0"));
     if (!(spec.alpha > 0)) throw ShapeError("moe", cat("alpha is ", spec.alpha, ": expected a value above 0"));
     if ((weights.gate == nullptr) != (spec.unit == ExpertUnit::ungated))
@@ -216,10 +219,10 @@ void expect_experts(const MoeWeights &weights, const MoeSpec &spec, int64_t dim)
     if (weights.gate) expect_weight("moe", weights.gate, {n_expert, ffn, dim});
     expect_weight("moe", weights.up, {n_expert, ffn, dim});
     expect_weight("moe", weights.down, {n_expert, dim, ffn});
-    expect_f32("moe", weights.selection_bias, {n_expert});
+    expect_f32("moe", weights.selection_bias, {n_all});
     if (weights.selection_bias && spec.routing.gating == Gating::sparse_mixer)
         throw ShapeError("moe", "a sparse mixer cannot have a selection bias");
-    expect_f32("moe", weights.expert_scale, {n_expert});
+    expect_f32("moe", weights.expert_scale, {n_all});
     expect_f32("moe", weights.gate_bias, {n_expert, ffn});
     expect_f32("moe", weights.up_bias, {n_expert, ffn});
     expect_f32("moe", weights.down_bias, {n_expert, dim});
@@ -233,11 +236,12 @@ TraceTensor moe(const TraceTensor &x, const TraceTensor &scores, MoeWeights weig
     const Shape &up = weights.up->tensor.shape();
     if (up.size() != 3)
         throw ShapeError("moe", cat(weights.up->name, " is ", to_string(up), ": expected [n_expert, ffn, dim]"));
-    if (!(scores.shape() == TraceShape{x.shape().lead, {up[0]}}))
+    const int64_t n_all = spec.first_expert < 0 || scores.shape().rest.empty() ? up[0] : scores.shape().rest[0];
+    if (!(scores.shape() == TraceShape{x.shape().lead, {n_all}}))
         throw ShapeError(
             "moe", cat("scores are ", shape_text(scores.shape()), ": expected one for each of ", up[0], " experts"));
-    expect_experts(weights, spec, x.shape().rest[0]);
-    expect_routing(spec.routing, up[0]);
+    expect_experts(weights, spec, x.shape().rest[0], n_all);
+    expect_routing(spec.routing, n_all);
     std::vector<TraceTensor> inputs{x, scores};
     if (chosen) {
         if (!(chosen->shape() == TraceShape{x.shape().lead, {spec.routing.n_used}}))

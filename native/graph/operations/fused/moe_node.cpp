@@ -37,7 +37,7 @@ float part_of_near(const std::vector<float> &scores, float best) {
 
 // `odds`: what weights are made of; `ranked`: what experts are chosen by.
 void MoeNode::rank(const float *scores, std::vector<float> &odds, std::vector<float> &ranked) const {
-    const size_t n = experts_.up.size();
+    const size_t n = n_all();
     odds.assign(scores, scores + n);
     if (routing_.gating == Gating::softmax) to_softmax(odds.data(), n);
     if (routing_.gating == Gating::sigmoid)
@@ -73,7 +73,7 @@ void MoeNode::keep_best_groups(std::vector<float> &ranked) const {
 // The best n_used experts of a row, ties to the lower number.
 void MoeNode::choose(int row) {
     static thread_local std::vector<float> odds, ranked, weights;
-    const size_t n = experts_.up.size(), used = static_cast<size_t>(routing_.n_used);
+    const size_t n = n_all(), used = static_cast<size_t>(routing_.n_used);
     rank(values_.scores->floats() + static_cast<size_t>(row) * n, odds, ranked);
     Choice *choices = choices_.data() + static_cast<size_t>(row) * used;
     const float *chosen =
@@ -101,12 +101,17 @@ void MoeNode::choose(int row) {
 // By expert, then in the order of the rows.
 void MoeNode::sort() {
     first_.assign(experts_.up.size() + 1, 0);
-    for (const Choice &choice : choices_) ++first_[static_cast<size_t>(choice.expert) + 1];
+    for (const Choice &choice : choices_)
+        if (const auto expert = static_cast<size_t>(choice.expert); is_here(expert))
+            ++first_[expert - first_here() + 1];
     std::partial_sum(first_.begin(), first_.end(), first_.begin());
     std::vector<int> next(first_.begin(), first_.end() - 1);
     place_choice_.resize(choices_.size());
     for (size_t i = 0; i < choices_.size(); ++i) {
-        choices_[i].place = next[static_cast<size_t>(choices_[i].expert)]++;
+        choices_[i].place = -1;
+        const auto expert = static_cast<size_t>(choices_[i].expert);
+        if (!is_here(expert)) continue;
+        choices_[i].place = next[expert - first_here()]++;
         place_choice_[static_cast<size_t>(choices_[i].place)] = static_cast<int>(i);
     }
 }
@@ -199,9 +204,11 @@ void MoeNode::combine(const RowKernels &kernels, int row) const {
     float *out = values_.out->floats() + row * dim;
     const Choice *choices = choices_.data() + static_cast<size_t>(row) * static_cast<size_t>(routing_.n_used);
     std::fill(out, out + dim, 0.0F);
-    for (int u = 0; u < routing_.n_used; ++u)
+    for (int u = 0; u < routing_.n_used; ++u) {
+        if (choices[u].place < 0) continue;
         kernels.add_scaled(values_.down->floats() + choices[u].place * dim,
                            spec_.weighs_input ? 1.0F : choices[u].weight, out, dim);
+    }
 }
 
 void MoeNode::run(const CpuRun &run) {

@@ -1,6 +1,7 @@
 // How a mixture of experts runs on the CPU.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "graph/cpu/cpu_program.h"
@@ -37,9 +38,12 @@ class MoeNode : public CpuNode {
 
   private:
     struct Choice {
-        int expert, place; // place: of the gathered row
+        int expert, place; // place: of the gathered row; -1: the expert is not here
         float weight;
     };
+    size_t n_all() const { return static_cast<size_t>(values_.scores->n_floats()); } // experts, elsewhere too
+    size_t first_here() const { return static_cast<size_t>(std::max(0, spec_.first_expert)); }
+    bool is_here(size_t expert) const { return expert - first_here() < experts_.up.size(); }
     void choose(int row);
     void rank(const float *scores, std::vector<float> &odds, std::vector<float> &ranked) const;
     void keep_best_groups(std::vector<float> &ranked) const;

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from ...errors import LoadError, UnsupportedError
 from ...files.gguf import GGUFReader
@@ -26,6 +28,7 @@ from .model_names import named_model
 from .model_needs import needs_of
 from .opened_model import ModelParts, OpenedModel
 from .placement import asks_for_two_devices, memory_of_all
+from .ranks import Follower, Rank, n_ranks_of, rank_config, start_ranks
 from .shown_name import shown_name
 from .sizes import check_weights
 
@@ -40,10 +43,12 @@ __all__ = [
     "open_decoder",
     "open_model",
     "open_reader",
+    "open_share",
     "packaged_model",
 ]
 
 _LOG = logging.getLogger("quire")
+_T = TypeVar("_T")
 # For an encoder-decoder model without a template: the messages on lines, ended like a text.
 _SOURCE_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}\n{% endif %}{% endfor %}"
@@ -70,14 +75,34 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig, *, sum
             set.
         CapacityError: The weights or the cache do not fit into memory.
     """
+    source = packaged_model() if path is None else Path(path)
+    if n_ranks_of(config) > 1 and not sums_inputs:
+        return _open_ranks(source, config)
     config = replace(config, device=device_at_hand(config, is_for_cpu=sums_inputs))
     if not asks_for_two_devices(config):
         kernel_set_of(config, devices_of(config)[0])  # raises before anything is read
-    source = packaged_model() if path is None else Path(path)
-    how = _How(sums_inputs, media_source(config.mmproj, source))
-    if source.is_dir():
-        return _open_folder(source, config, how)
-    return _open_file(source, config, how)
+    how = _How(ModelParts.start, sums_inputs, media_source(config.mmproj, source))
+    return _open(source, config, how)
+
+
+def _open_ranks(source: Path, config: EngineConfig) -> OpenedModel:
+    """Open a model that several processes run, of which this one leads."""
+    ranks = start_ranks(source, config)
+    try:
+        own = rank_config(config, 0)
+        return _open(source, own, _How(ModelParts.start, False, media_source(own.mmproj, source), ranks))
+    except BaseException:
+        ranks.end()
+        raise
+
+
+def open_share(path: Path, config: EngineConfig, rank: Follower) -> None:
+    """Open another rank's share of a model and run its steps until rank 0 stops.  Raises as ``open_model``."""
+    _open(path, rank_config(config, rank.group.rank), _How(ModelParts.follow, False, None, rank))
+
+
+def _open(source: Path, config: EngineConfig, how: _How[_T]) -> _T:
+    return _open_folder(source, config, how) if source.is_dir() else _open_file(source, config, how)
 
 
 def open_decoder(path: str | os.PathLike[str] | None = None, config: EngineConfig | None = None) -> Decoder:
@@ -90,17 +115,20 @@ def open_decoder(path: str | os.PathLike[str] | None = None, config: EngineConfi
 
 
 @dataclass(frozen=True)
-class _How:
-    """Arguments of ``open_reader`` that are no options."""
+class _How(Generic[_T]):
+    """How the parts of a model are used, and arguments that are no options."""
 
+    run: Callable[[ModelParts], _T]
     sums_inputs: bool
     media: MediaSource | None
+    rank: Rank | None = None
 
-    def open(self, reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
-        return open_reader(reader, path, config, sums_inputs=self.sums_inputs, media=self.media)
+    def open(self, reader: GGUFReader, path: Path, config: EngineConfig) -> _T:
+        with _parts(reader, path, config, sums_inputs=self.sums_inputs, media=self.media, rank=self.rank) as parts:
+            return self.run(parts)
 
 
-def _open_folder(folder: Path, config: EngineConfig, how: _How) -> OpenedModel:
+def _open_folder(folder: Path, config: EngineConfig, how: _How[_T]) -> _T:
     """Open a checkpoint, whose tensors are converted one by one as the model asks for them."""
     import tempfile
 
@@ -117,7 +145,7 @@ def _open_folder(folder: Path, config: EngineConfig, how: _How) -> OpenedModel:
         return how.open(reader, Path(reader.path), config)
 
 
-def _open_quantized(source: GGUFReader, config: EngineConfig, how: _How) -> OpenedModel:
+def _open_quantized(source: GGUFReader, config: EngineConfig, how: _How[_T]) -> _T:
     """Open a model whose tensors are quantized one by one as it asks for them."""
     import tempfile
 
@@ -133,7 +161,7 @@ def _open_quantized(source: GGUFReader, config: EngineConfig, how: _How) -> Open
         return how.open(reader, Path(reader.path), config)
 
 
-def _open_file(path: Path, config: EngineConfig, how: _How) -> OpenedModel:
+def _open_file(path: Path, config: EngineConfig, how: _How[_T]) -> _T:
     if config.hf_overrides is not None:
         raise UnsupportedError("[engine] hf_overrides needs a checkpoint folder: use override_kv for a GGUF file")
     # Weights in the packed cache are copied from there; mapping the file avoids reading them twice.
@@ -161,14 +189,33 @@ def open_reader(
 
     ``repack``: as in ``Executor``; None: by the options.  ``media``: the model's encoders; None: text only.
     """
+    with _parts(reader, path, config, sums_inputs=sums_inputs, repack=repack, media=media) as parts:
+        return parts.start()
+
+
+@contextmanager
+def _parts(
+    reader: GGUFReader,
+    path: Path,
+    config: EngineConfig,
+    *,
+    sums_inputs: bool = False,
+    repack: Literal["no", "keep", "release", "lock"] | None = None,
+    media: MediaSource | None = None,
+    rank: Rank | None = None,
+) -> Iterator[ModelParts]:
     if config.device == "default":  # callers that opened the file themselves
         config = replace(config, device=device_at_hand(config, is_for_cpu=sums_inputs or repack is not None))
     devices = devices_of(config)
     apply_overrides(reader, config)
+    reader = reader if rank is None else rank.share_of(reader)
     # Converted tensors must not fill the host's memory on their way to a device, so the fit uses the shapes alone.
     is_shape = reader.is_made and devices[0].kind != "cpu"
-    has_library = takes_adapters(devices, sums_inputs=sums_inputs)
-    model, adapter_bytes = _adapted(_shape(reader) if is_shape else reader, config, has_library=has_library)
+    has_library = rank is None and takes_adapters(devices, sums_inputs=sums_inputs)
+    if rank is None:
+        model, adapter_bytes = _adapted(_shape(reader) if is_shape else reader, config, has_library=has_library)
+    else:
+        model, adapter_bytes = rank.model_of(reader), 0
     config = _within_positions(config, model, reader, path)
     tokenizer = Tokenizer(read_metadata(reader.metadata)) if "tokenizer.ggml.model" in reader.metadata else None
     if tokenizer is not None and tokenizer.chat_template is None and model.config.decoder_start is not None:
@@ -197,13 +244,13 @@ def open_reader(
         encoders = opened_media(media, config, model, tokenizer, devices[0], kernel_set=encoder_kernels)
     predictor = predictor_beside(shown_name(path), model, config, kv_dtype)
     with opened_draft(config, devices[0], tokenizer, model, kv_dtype) as draft:
-        return ModelParts(
+        yield ModelParts(
             reader, path, config, devices, model, adapter_bytes, tokenizer, fit, kv_dtype, kernel_set,
             drafts=[each for each in (predictor, draft) if each is not None], repack=repack, sums_inputs=sums_inputs,
             has_library=has_library,
             media=encoders, media_bytes=0 if encoders is None or fit else encoder_bytes(media, config, devices[0]),
-            media_path=None if encoders is None or media is None else media.path,
-        ).start()  # fmt: skip
+            media_path=None if encoders is None or media is None else media.path, rank=rank,
+        )  # fmt: skip
 
 
 def _shape(reader: GGUFReader) -> GGUFReader:

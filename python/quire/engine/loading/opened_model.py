@@ -17,7 +17,7 @@ from ..._native.engine import (
     LookupDrafter,
     VocabInfo,
 )
-from ..._native.graph import Executor
+from ..._native.graph import Executor, ExecutorBase
 from ..._native.kv import CacheLayout
 from ...errors import RequestError, UnsupportedError
 from ..adapters import NO_LIBRARY, AdapterLibrary
@@ -27,6 +27,7 @@ from .kernel_choice import packed_cache_of
 from .memory import memory_at_hand
 from .model_needs import kinds_of, needs_of
 from .model_output import ModelOutput, output_of, pooling_of
+from .ranks import Follower, Lead, Rank, Shape
 from .retrieval import Retrieval, retrieval_of
 from .sampling_advice import advised_sampling
 from .shown_name import shown_name
@@ -112,6 +113,7 @@ class ModelParts:
     media: MediaInput | None = None
     media_bytes: int = 0  # that encoders take; 0 if the fit counts them
     media_path: Path | None = None  # the encoders' file or folder
+    rank: Rank | None = None  # this process's place among several; None: there are no others
 
     def start(self) -> OpenedModel:
         """Start the decoder.  CapacityError if the sizes do not fit."""
@@ -123,7 +125,9 @@ class ModelParts:
             )
         vectors = self._control_vectors()
         sizes, n_ctx_train = self._sizes()
-        executor = self._executor(sizes, None if vectors is None else vectors.steering)
+        if isinstance(self.rank, Lead):
+            self.rank.tell(Shape(sizes, self._media_width))
+        executor = self._executor(sizes, self._media_width, None if vectors is None else vectors.steering)
         drafters: list[Drafter] = [GrammarDrafter(), LookupDrafter()]
         reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
         for draft in self.drafts:
@@ -131,7 +135,9 @@ class ModelParts:
             drafters.append(drafter)
             reserved += n_bytes
         return OpenedModel(
-            decoder=self._decoder(executor, sizes, drafters),
+            decoder=self._decoder(
+                self.rank.lead(executor) if isinstance(self.rank, Lead) else executor, sizes, drafters
+            ),
             executor=executor,
             tokenizer=self.tokenizer,
             model_name=reader.metadata.text("general.name", self.path.stem),
@@ -156,6 +162,12 @@ class ModelParts:
             control_vectors=vectors,
             embeds=(model.config.dim, self._media_width) if config.enable_prompt_embeds else None,
         )
+
+    def follow(self) -> None:
+        """Run the steps of rank 0 on this rank's share, until it stops."""
+        assert isinstance(self.rank, Follower)
+        shape = self.rank.shape()
+        self.rank.follow(self._executor(shape.sizes, shape.media_width, None))
 
     @property
     def _media_width(self) -> int:
@@ -205,10 +217,7 @@ class ModelParts:
         needs = replace(needs, media_bytes=self.media_bytes)
         for draft in self.drafts:
             needs = draft.add_to(needs)
-        if self.fit is None:
-            sizes = choose_sizes(needs, self.config, memory_at_hand(self.config, self.devices[0]))
-        else:
-            sizes = self.fit.sizes
+        sizes = choose_sizes(needs, self.config, self._memory()) if self.fit is None else self.fit.sizes
         if sizes.n_ctx > needs.n_ctx_train:
             _LOG.warning(
                 "[n_ctx] %d tokens exceed the %d that %s was trained on: answers get worse beyond those",
@@ -216,18 +225,25 @@ class ModelParts:
             )  # fmt: skip
         return sizes, needs.n_ctx_train
 
-    def _executor(self, sizes: Sizes, steering: Steering | None) -> Executor:
+    def _memory(self) -> int:
+        """Return the bytes that this process may use: processes that split matrices take as much each."""
+        return memory_at_hand(self.config, self.devices[0]) // (1 if self.rank is None else self.rank.n_split)
+
+    def _executor(self, sizes: Sizes, media_width: int, steering: Steering | None) -> Executor:
         config, device = self.config, self.devices[0]
         head = next((draft for draft in self.drafts if draft.fusion is not None), None)
         mask = config.cpu_mask or 0
+        trace = self.model.trace(
+            sizes.n_ctx,
+            config.taps,
+            fusion=None if head is None else head.fusion,
+            media_width=media_width,
+            steering=steering,
+        )
+        if self.rank is not None:
+            trace = self.rank.staged(trace, self.model.config.n_layer)
         executor = Executor(
-            self.model.trace(
-                sizes.n_ctx,
-                config.taps,
-                fusion=None if head is None else head.fusion,
-                media_width=self._media_width,
-                steering=steering,
-            ),
+            trace,
             device,
             n_blocks=sizes.n_blocks,
             n_states=sizes.n_states,
@@ -251,7 +267,7 @@ class ModelParts:
             _LOG.warning("[packed-cache] this machine packs no weights of this model, so none are cached")
         return executor
 
-    def _decoder(self, executor: Executor, sizes: Sizes, drafters: Sequence[Drafter]) -> Decoder:
+    def _decoder(self, executor: ExecutorBase, sizes: Sizes, drafters: Sequence[Drafter]) -> Decoder:
         config = self.config
         return Decoder(
             executor,
