@@ -42,6 +42,15 @@ def test_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same(packaged_model(), parts[0], without=("split.no", "split.count", "split.tensors.count"))
     assert main(["gguf", "merge", str(parts[0]), str(tmp_path / "whole.gguf")]) == 0
     same(packaged_model(), tmp_path / "whole.gguf")
+    names = [str(path) for path in parts]
+    assert main(["gguf", "merge", *names, str(tmp_path / "again.gguf")]) == 0
+    same(packaged_model(), tmp_path / "again.gguf")
+    last = parts[-1].read_bytes()
+    capsys.readouterr()
+    for words, said in ((names, f"OUT is {names[-1]}"), ([names[0], SOURCE, "x.gguf"], "not a part")):
+        assert main(["gguf", "merge", *words]) == 2
+        assert said in capsys.readouterr().err
+    assert parts[-1].read_bytes() == last
 
 
 def test_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,6 +87,9 @@ def test_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["split", SOURCE, "x", "--max-size", "2Q"], 2, "2Q"),
         (["cat", SOURCE, "absent.key"], 1, "absent.key"),
         (["merge", SOURCE], 2, "no file to write"),
+        (["merge", SOURCE, "x.gguf"], 2, "a whole model"),
+        (["split", SOURCE, "absent/x", "--max-tensors", "9"], 2, "no folder absent"),
+        (["set", SOURCE, "x.gguf", "general.name=Mine"], 1, "[gguf] set"),
     ],
 )
 def test_refusals(

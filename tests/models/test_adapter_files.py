@@ -41,6 +41,30 @@ def test_merged_models_equal_merged_weights(tmp_path: Path, capsys: pytest.Captu
         assert np.abs(dequantize(tensor) - (coded + whole - plain)).max() <= error * np.abs(whole).max()
 
 
+@pytest.mark.parametrize(("arch", "modules"), [("llama", LLAMA), ("gpt2", ["c_attn", "c_proj"])], ids=["llama", "gpt2"])
+def test_merged_folders_equal_merged_weights(tmp_path: Path, arch: str, modules: list[str]) -> None:
+    write_checkpoint(tmp_path / "hf", arch)
+    (tmp_path / "hf" / "README.md").write_text("about it")
+    oracle, out = oracle_of(arch), tmp_path / "merged"
+    halves = make_adapter(tmp_path / "a", oracle, modules, 2)
+    assert main(["lora", "merge", str(tmp_path / "hf"), str(out), "--lora", f"{tmp_path / 'a'}:-0.5"]) == 0
+    assert {path.name for path in out.iterdir()} == {path.name for path in (tmp_path / "hf").iterdir()}
+    source, copy = (SafetensorsFile(folder / "model.safetensors") for folder in (tmp_path / "hf", out))
+    for name in source:
+        lora = name.removesuffix("weight") + "lora_"
+        expected = source.array(name)
+        if f"{lora}A" in halves:
+            product = -0.5 * 8 / 2 * halves[f"{lora}B"] @ halves[f"{lora}A"]
+            expected = expected + (product.T if arch == "gpt2" else product)
+        assert np.abs(copy.array(name) - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert sum(f"{name.removesuffix('weight')}lora_A" in halves for name in source) == len(halves) // 2
+    if arch == "llama":
+        convert(out, tmp_path / "merged.gguf", "f32")
+        with merged(oracle, [(halves, -0.5)]):
+            answer = oracle.answer(IDS).numpy()
+        assert np.abs(logits(tmp_path / "merged.gguf", [], "cpu") - answer).max() <= 1e-3 * np.abs(answer).max()
+
+
 @pytest.mark.parametrize(("arch", "modules"), [("llama", LLAMA), ("gpt2", ["c_attn", "c_fc"])], ids=["llama", "gpt2"])
 def test_adapters_are_converted_there_and_back(tmp_path: Path, arch: str, modules: list[str]) -> None:
     """llama's rows are reordered in files, and gpt2 stores ``[in, out]``."""
@@ -70,7 +94,10 @@ def test_lists_and_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert (row["name"], row["ranks"], row["targets"]) == ("style", [3], ["q_proj"])
     style, out = str(tmp_path / "style"), str(tmp_path / "x")
     for words, said in (
-        (["merge", str(tmp_path / "hf"), out], "--lora"), (["convert", style, out], "--for"),
+        (["merge", str(tmp_path / "hf"), out], "--lora"),
+        (["merge", str(tmp_path / "hf"), f"{out}.gguf", "--lora", style, "--type", "zzz"], "'zzz'"),
+        (["merge", str(tmp_path / "hf"), out, "--lora", style, "--type", "f16"], "--type"),
+        (["merge", str(tmp_path / "hf"), str(tmp_path / "style"), "--lora", style], "exists already"), (["convert", style, out], "--for"),
         (["convert", str(tmp_path / "absent.gguf"), out, "--for", str(tmp_path / "hf")], "absent.gguf"),
         (["merge", style], "two paths"),
     ):  # fmt: skip

@@ -62,7 +62,7 @@ def command(
     quire gguf set FILE OUT KEY=TYPE:VALUE...      set keys; TYPE is int, float, bool or str
     quire gguf remove FILE OUT KEY...              leave keys out
     quire gguf split FILE OUT --max-size SIZE      write OUT-00001-of-00003.gguf, ...
-    quire gguf merge FIRST-PART OUT                write one file
+    quire gguf merge PART... OUT                   write one file; the first part is enough
     """
     from ..files.gguf import GGUFReader
     from ..files.gguf_tools import split_file, write_changed
@@ -77,7 +77,11 @@ def command(
         return
     if not words:
         raise click.UsageError(f"no file to write: give one, as in quire gguf {action} FILE OUT")
+    if action == "merge":
+        words = _merging(reader, source, words)
     out, rest = Path(words[0]), words[1:]
+    if not out.absolute().parent.is_dir():
+        raise click.UsageError(f"cannot write {out}: there is no folder {out.parent}")
     if rest and action in ("split", "merge"):
         raise click.UsageError(f"unexpected argument {rest[0]!r:.80}")
     if action == "split":
@@ -94,10 +98,24 @@ def command(
     print(out)
 
 
+def _merging(reader: GGUFReader, source: Path, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return OUT behind the parts.  UsageError if one is not the model's, or if OUT is one of them."""
+    if "split.count" not in reader.metadata:
+        raise click.UsageError(f"{source} is a whole model: merge takes the parts of a split one")
+    n = reader.metadata.integer("split.count", 1)
+    parts = {source.with_name(source.name.replace("-00001-of-", f"-{i:05}-of-")).resolve() for i in range(1, n + 1)}
+    *given, out = words
+    if others := [part for part in given if Path(part).resolve() not in parts]:
+        raise click.UsageError(f"{others[0]} is not a part of {source}")
+    if Path(out).resolve() in parts:
+        raise click.UsageError(f"OUT is {out}, a part of the model: name another file")
+    return (out,)
+
+
 def _changes(reader: GGUFReader, words: tuple[str, ...], template: Path | None) -> dict[str, tuple[str, object]]:
     """Return keys with their types in the file and their new values."""
     made: dict[str, tuple[str, object]] = {}
-    for key, value in read_key_values(words):
+    for key, value in read_key_values(words, "[gguf] set"):
         kinds = _KINDS[type(value)]
         kind = reader.metadata.type_of(key) if key in reader.metadata else kinds[0]
         if kind not in kinds:

@@ -44,6 +44,7 @@ def command(
     \b
     quire lora list PATH...                           ranks, adapted matrices and bytes; a folder: of those in it
     quire lora merge MODEL OUT.gguf --lora A[:SCALE]  write the model with the adapters merged into its matrices
+    quire lora merge FOLDER OUT --lora A[:SCALE]      the same as a checkpoint folder
     quire lora convert FOLDER OUT.gguf --for MODEL    a PEFT folder to llama.cpp's GGUF
     quire lora convert A.gguf OUT --for FOLDER        llama.cpp's GGUF to a PEFT folder
     """
@@ -88,11 +89,20 @@ def _opened(path: Path) -> Iterator[GGUFReader]:
 
 def _merge(source: Path, adapters: Sequence[tuple[str, float]], out: Path, dtype: str | None) -> None:
     from ..checkpoints.conversion.adapter_files import write_merged
+    from ..checkpoints.conversion.merged_folder import write_merged_folder
 
+    as_folder = out.suffix.lower() != ".gguf"
+    if as_folder and not source.is_dir():
+        raise click.UsageError(f"a folder is written from a checkpoint's folder, and {source} is none: name OUT.gguf")
+    if as_folder and dtype is not None:
+        raise click.UsageError("--type is for GGUF files: a folder's matrices keep their types")
     if out.exists() and source.exists() and out.samefile(source):
         raise click.UsageError("OUT is MODEL itself: name another file")
     with _opened(source) as base, progress_bar("merging") as advance:
-        merged = write_merged(base, adapters, out, dtype=None if dtype is None else dtype.lower(), progress=advance)
+        if as_folder:
+            merged = write_merged_folder(source, base, adapters, out, progress=advance)
+        else:
+            merged = write_merged(base, adapters, out, dtype=None if dtype is None else dtype.lower(), progress=advance)
     print(f"{out}: {len(merged)} matrices merged")
 
 

@@ -341,8 +341,8 @@ class GGUFWriter:
             return struct.pack("<Q", len(raw)) + raw
         try:
             return struct.pack(_SCALARS[name][1], value)
-        except (struct.error, OverflowError) as error:
-            raise ShapeError(f"[gguf] key '{key}' has {value!r}, which does not fit {name}: {error}") from None
+        except (struct.error, OverflowError):
+            raise ShapeError(f"[gguf] key '{key}' has {value!r}, which does not fit {name}") from None
 
     def add_tensor(self, name: str, dtype: DType | str, shape: Sequence[int]) -> None:
         """Announce a tensor, with its shape in NumPy order.  Announce all tensors before writing data."""

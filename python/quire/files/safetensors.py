@@ -149,6 +149,10 @@ class SafetensorsFile:
         """Return a tensor's type by the file's name: ``F16``, ``I32``, ``F8_E4M3``, ..."""
         return self._find(name).dtype
 
+    def begin(self, name: str) -> int:
+        """Return the place of a tensor's first byte in the file."""
+        return self._find(name).begin
+
     def n_bytes(self, name: str) -> int:
         """Return a tensor's size in the file."""
         entry = self._find(name)

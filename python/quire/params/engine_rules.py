@@ -296,9 +296,13 @@ def read_overrides(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def read_key_values(values: Iterable[str]) -> tuple[tuple[str, bool | int | float | str], ...]:
-    """Parse ``KEY=TYPE:VALUE`` with a type of llama.cpp's: int, float, bool or str.  RequestError for others."""
-    label = "[engine] override_kv"
+def read_key_values(
+    values: Iterable[str], label: str = "[engine] override_kv"
+) -> tuple[tuple[str, bool | int | float | str], ...]:
+    """Parse ``KEY=TYPE:VALUE`` with a type of llama.cpp's: int, float, bool or str.
+
+    RequestError for others; its message begins with ``label``.
+    """
     found: list[tuple[str, bool | int | float | str]] = []
     for each in values:
         key, equals, rest = each.partition("=")

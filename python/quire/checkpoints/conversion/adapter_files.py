@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..._native.core import DType, Tensor
-from ..._native.quant import dequantize, quantize
+from ..._native.quant import can_quantize, dequantize, quantize
 from ...errors import LoadError, RequestError, UnsupportedError
 from ...files.gguf import GGUFReader, GGUFWriter
 from ...files.gguf_tools import write_changed
@@ -26,10 +26,11 @@ from .peft_reader import PeftReader, opened_adapters
 if TYPE_CHECKING:
     from ..mapping import Array, Fields, Target
 
-__all__ = ["write_gguf_adapter", "write_merged", "write_peft_folder"]
+__all__ = ["undone", "write_gguf_adapter", "write_merged", "write_peft_folder"]
 
 _SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 _SLAB_ROWS = 4096
+_TYPES = ("f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0")  # the usual ones
 _PREFIX = "base_model.model."
 Progress = Callable[[int, int, str], None]  # finished tensors, all tensors, name
 
@@ -53,6 +54,7 @@ def write_merged(
 
     Raises:
         LoadError: An adapter is malformed or does not fit the model.
+        RequestError: The type is unknown.
         UnsupportedError: An adapter changes what Quire cannot change, or values cannot be stored in the type.
     """
     with opened_adapters(given, base) as adapters:
@@ -60,7 +62,7 @@ def write_merged(
         merged = [name for name in products if any(f"{name}.lora_a" in each.reader for each in adapters)]
         types = {info.name: info.dtype for info in base.tensors}
         if dtype is not None:
-            types |= dict.fromkeys(merged, DType(dtype))
+            types |= dict.fromkeys(merged, _type_of(dtype))
         with GGUFWriter(out, base.metadata.text("general.architecture"), alignment=base.alignment) as writer:
             writer.copy_metadata(base.metadata, without=_SPLIT_KEYS)
             for info in base.tensors:
@@ -77,6 +79,17 @@ def write_merged(
             if progress is not None:
                 progress(len(base.tensors), len(base.tensors), "")
     return merged
+
+
+def _type_of(name: str) -> DType:
+    """Return a type of merged matrices.  RequestError for one that Quire cannot write."""
+    try:
+        found = DType(name)
+    except UnsupportedError:
+        found = None
+    if found is None or not can_quantize(found):
+        raise RequestError(f"[adapter] unknown type '{name:.40}': expected {', '.join(_TYPES)} ...")
+    return found
 
 
 def _merged(name: str, tensor: Tensor, adapters: Sequence[Adapter], scale: float) -> Sequence[Array]:
@@ -139,7 +152,7 @@ def write_peft_folder(path: Path, base: GGUFReader, out: Path) -> None:
                 np.asarray(dequantize(adapter.reader.tensor(f"{name}.lora_{half}")), np.float32).reshape(shape)
                 for half, shape in (("a", (rank, n_in)), ("b", (n_out, rank)))
             )
-            module, product = _undone(targets[name], Product(left, right), origin.config)
+            module, product, _ = undone(targets[name], Product(left, right), origin.config)
             halves[f"{_PREFIX}{module}.lora_A.weight"] = product.right
             halves[f"{_PREFIX}{module}.lora_B.weight"] = product.left
             ranks[module], alphas[module] = rank, adapter.factor(rank) * rank
@@ -154,8 +167,8 @@ def write_peft_folder(path: Path, base: GGUFReader, out: Path) -> None:
     _write_safetensors(out / "adapter_model.safetensors", halves)
 
 
-def _undone(target: Target, product: Product, config: Fields) -> tuple[str, Product]:
-    """Return the module that a matrix comes from, and the product as it is added there."""
+def undone(target: Target, product: Product, config: Fields) -> tuple[str, Product, bool]:
+    """Return a matrix's module, the product ``[out, in]`` that is added there, and whether it stores ``[in, out]``."""
     import numpy as np
 
     refusal = UnsupportedError(f"[adapter] '{target.name}' is not a reordered matrix of one module")
@@ -163,7 +176,7 @@ def _undone(target: Target, product: Product, config: Fields) -> tuple[str, Prod
         raise refusal
     module = target.sources[0].removesuffix(".weight")
     if target.change is None:
-        return module, product
+        return module, product, False
     shape = product.shape
     plain, turned = (effect_of(target.change, stored, config) for stored in (shape, shape[::-1]))
     found = plain if plain is not None and not plain.turns else turned if turned is not None and turned.turns else None
@@ -177,7 +190,7 @@ def _undone(target: Target, product: Product, config: Fields) -> tuple[str, Prod
         left, right = right.T, left.T
     made = Product(np.empty_like(left), np.empty_like(right))
     made.left[found.rows], made.right[:, found.columns] = left, right
-    return module, made.turned() if found.turns else made
+    return module, made.turned() if found.turns else made, found.turns
 
 
 def _write_safetensors(path: Path, tensors: Mapping[str, Array]) -> None:
