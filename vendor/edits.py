@@ -76,6 +76,20 @@ EDITS = (
         after="""#ifdef QUIRE_CUDA_OPERATIONS
 bool quire_cuda_supports(int device, const ggml_tensor * op);
 bool quire_cuda_compute(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
+bool quire_cuda_wants_cublas(const ggml_tensor * matrix, int64_t n_rows);
+#endif""",
+    ),
+    # Large steps may dequantize a matrix to BF16 and use cuBLAS (QUIRE_CUBLAS_ROWS).
+    Edit(
+        path="src/ggml-cuda/ggml-cuda.cu",
+        first="        ggml_cuda_mul_mat_vec_q(ctx, src0, src1, nullptr, dst);",
+        last="        ggml_cuda_mul_mat_vec_q(ctx, src0, src1, nullptr, dst);",
+        before="        // edited, the choice of cuBLAS behind this one: see vendor/README.md",
+        after="""#ifdef QUIRE_CUDA_OPERATIONS
+        return;
+    }
+    if (quire_cuda_wants_cublas(src0, ne11)) {
+        ggml_cuda_mul_mat_cublas_impl<GGML_TYPE_BF16>(ctx, src0, src1, dst);
 #endif""",
     ),
     Edit(

@@ -64,9 +64,9 @@ void multiply_batch(const BatchArgs &args, quire::ArrangedType type, int variant
     with_batch_kernel(type, variant, args.n_tiles, [&](auto w, auto v, auto tiles) {
         using W = decltype(w);
         constexpr int chosen = decltype(v)::value, n_tiles = decltype(tiles)::value;
-        constexpr int strips = BatchShape<chosen, n_tiles>::strips;
-        launch(multiply_rows<W, chosen, n_tiles>, (args.n_strips + strips - 1) / strips, 1, args.n_splits, batch_threads,
-               BatchMemory<W, chosen, n_tiles>::total_bytes);
+        constexpr int strips = BatchShape<W, chosen, n_tiles>::strips;
+        launch(multiply_rows<W, chosen, n_tiles>, (args.n_strips + strips - 1) / strips, 1, args.n_splits,
+               batch_threads, BatchMemory<W, chosen, n_tiles>::total_bytes);
     });
     if (args.n_splits > 1)
         launch(add_parts, (args.n_out + batch_threads - 1) / batch_threads, args.n_rows, 1, batch_threads, 0);

@@ -69,18 +69,23 @@ __global__ void __launch_bounds__(round_threads) round_rows(BatchArgs a) {
 }
 
 // The shapes of thread blocks.  `together`: strips of a warp; `across`: warps side by side; `along`: warps that share
-// the groups of a unit, which alone decides the order of sums.
-template <int variant, int n_tiles> struct BatchShape {
+// the groups of a unit, which alone decides the order of sums.  Two stages of the widest must fit `shared_bytes`, which
+// every card since Ampere has.
+constexpr int shared_bytes = 101376;
+template <class W, int variant, int n_tiles> struct BatchShape {
     static_assert(variant >= 0 && variant < 4);
-    static constexpr int along = variant == 0 ? 4 : variant == 3 ? 1 : 2,
-                         together = variant == 2 || (variant == 3 && n_tiles < 8) ? 2 : 1,
+    static constexpr bool fits_wide = 2 * (8 * W::unit_bytes + n_tiles * W::n_groups * 512) <= shared_bytes,
+                          is_wide = variant == 2 || (variant == 3 && n_tiles < 8 && fits_wide);
+    static constexpr int along = variant == 0 ? 4 : (variant == 3 ? 1 : 2), together = is_wide ? 2 : 1,
                          across = batch_threads / 32 / along, strips = together * across;
 };
 
 template <class W, int variant, int n_tiles> struct BatchMemory {
-    static constexpr int stage_bytes = BatchShape<variant, n_tiles>::strips * W::unit_bytes + n_tiles * W::n_groups * 512,
-                         fitting = 98304 / stage_bytes, n_stages = fitting < 2 ? 2 : fitting > 4 ? 4 : fitting,
+    static constexpr int rows_bytes = n_tiles * W::n_groups * 512,
+                         stage_bytes = BatchShape<W, variant, n_tiles>::strips * W::unit_bytes + rows_bytes,
+                         fitting = shared_bytes / stage_bytes, n_stages = fitting < 4 ? fitting : 4,
                          total_bytes = n_stages * stage_bytes;
+    static_assert(n_stages >= 2);
 };
 
 // Adds the factors and the summand to a sum.
@@ -93,7 +98,7 @@ __device__ inline void give_sum(const BatchArgs &a, int row, int column, float s
 // Grid: strips by BatchShape, 1, splits; dynamic shared memory.
 template <class W, int variant, int n_tiles>
 __global__ void __launch_bounds__(batch_threads, 2) multiply_rows(BatchArgs a) {
-    using Shape = BatchShape<variant, n_tiles>;
+    using Shape = BatchShape<W, variant, n_tiles>;
     using Memory = BatchMemory<W, variant, n_tiles>;
     constexpr int n = W::n_groups / Shape::along, row_bytes = n_tiles * W::n_groups * 512;
     DYNAMIC_SHARED_MEMORY(shared_units);

@@ -14,7 +14,8 @@ __device__ inline unsigned low_twice(unsigned pair) { return byte_perm(pair, 0, 
 __device__ inline unsigned high_twice(unsigned pair) { return byte_perm(pair, 0, 0x3232); }
 
 // Words of scales for a lane's two rows: `n` groups of two bytes each.
-template <int n> __device__ inline void load_scales(const char *scales, int first, int row, unsigned (&words)[2][n / 2]) {
+template <int n>
+__device__ inline void load_scales(const char *scales, int first, int row, unsigned (&words)[2][n / 2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -132,7 +133,9 @@ struct ArrangedQ4K {
     template <int n> __device__ static Scales<n> scales(const char *unit, int first, int lane) {
         return Scales<n>::load(unit + 2048, first, lane);
     }
-    __device__ static Codes codes(const char *unit, int group, int lane) { return ArrangedQ4::codes(unit, group, lane); }
+    __device__ static Codes codes(const char *unit, int group, int lane) {
+        return ArrangedQ4::codes(unit, group, lane);
+    }
     template <int n>
     __device__ static void fragments(const Scales<n> &scales, const Codes &codes, int i, unsigned (&a)[2][4]) {
 #pragma unroll

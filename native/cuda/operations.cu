@@ -4,6 +4,8 @@
 #include "cuda/paged_attention.h"
 #include "cuda/row_product.h"
 
+#include <cstdlib>
+
 #if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
 
 #include "cuda/intrinsics.cuh"
@@ -220,9 +222,19 @@ bool quire_cuda_compute(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
     return true;
 }
 
+// True from QUIRE_CUBLAS_ROWS rows on; without the variable never.
+bool quire_cuda_wants_cublas(const ggml_tensor *matrix, int64_t n_rows) {
+    static const long from = [] {
+        const char *asked = std::getenv("QUIRE_CUBLAS_ROWS");
+        return asked == nullptr ? 0L : std::strtol(asked, nullptr, 10);
+    }();
+    return from > 0 && n_rows >= from && ggml_is_quantized(matrix->type) && ggml_nrows(matrix) == matrix->ne[1];
+}
+
 #else // the kernels are untested on HIP and MUSA
 
 bool quire_cuda_supports(int, const ggml_tensor *) { return false; }
 bool quire_cuda_compute(ggml_backend_cuda_context &, ggml_tensor *) { return false; }
+bool quire_cuda_wants_cublas(const ggml_tensor *, int64_t) { return false; }
 
 #endif

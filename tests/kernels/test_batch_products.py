@@ -8,7 +8,7 @@ import ctypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from emulated_kernels import emulated_kernels
+from emulated_kernels import batch_kernels
 from quire._native.quant import dequantize, quantize
 
 Array = npt.NDArray[np.float32]
@@ -17,10 +17,8 @@ EPS = 1e-5
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return emulated_kernels(
-        tmp_path_factory.mktemp("cuda"), "tests/native/cuda_batch.cpp", "native/cuda/arranged_matrix.cpp"
-    )
+def kernels() -> ctypes.CDLL:
+    return ctypes.CDLL(str(batch_kernels()))
 
 
 class Case:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import platform
+import shutil
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +17,7 @@ import numpy.typing as npt
 import pytest
 from counting_device import compiler
 
-__all__ = ["aligned", "emulated_kernels"]
+__all__ = ["aligned", "batch_kernels", "emulated_kernels"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,6 +33,15 @@ def emulated_kernels(folder: Path, *sources: str) -> ctypes.CDLL:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return ctypes.CDLL(str(library))
+
+
+@cache
+def batch_kernels() -> Path:
+    """Return the library of the kernels for few rows, which is kept until this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="quire-kernels-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    emulated_kernels(folder, "tests/native/cuda_batch.cpp", "native/cuda/arranged_matrix.cpp")
+    return folder / "kernels.so"
 
 
 def aligned(x: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
