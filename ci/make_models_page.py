@@ -36,7 +36,8 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
 
 ## Limits
 
-- `deepseek32` and `glm-dsa` reject caches of 4 or 5 bits, and layers on several devices if they share an indexer.
+- `deepseek32`, `glm-dsa` and `mistral_large4` reject caches of 4 or 5 bits, and layers on several devices if they share
+  an indexer.
 - `deepseek4` and `glm5-next` run compressed attention, and attention to pools, on the CPU, on a machine with a device
   too. They reject caches of 8 bits and fewer, and do not use layers that predict later tokens.
 - `minimax-m3` rejects contexts longer than the blocks that the indexer picks (16 blocks of 128 tokens in published

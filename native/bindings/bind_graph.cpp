@@ -250,11 +250,12 @@ void bind_operations(py::module_ &m) {
         py::arg("scale"), py::arg("sinks") = py::none(), py::arg("picked") = py::none());
     m.def(
         "attend_to_written",
-        [](int layer, const TraceTensor &q, float scale, float cap, MaybeWeight sinks, MaybeWeight bias) {
-            return attend_to_written(q, AttendSpec{layer, scale, cap, std::move(sinks), std::move(bias)});
+        [](int layer, const TraceTensor &q, float scale, float cap, MaybeWeight sinks, MaybeWeight bias,
+           std::optional<TraceTensor> picked) {
+            return attend_to_written(q, AttendSpec{layer, scale, cap, std::move(sinks), std::move(bias), picked});
         },
         py::arg("layer"), py::arg("q"), py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F,
-        py::arg("sinks") = py::none(), py::arg("bias") = py::none());
+        py::arg("sinks") = py::none(), py::arg("bias") = py::none(), py::arg("picked") = py::none());
     m.def("write_source", &write_source, py::arg("layer"), py::arg("k"), py::arg("v"));
     m.def(
         "attend_rows",

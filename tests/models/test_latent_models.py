@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def test_contradictory_sizes_are_rejected(tmp_path: Path, source: GGUFReader) ->
         )
 
 
-@pytest.mark.parametrize("name", ["deepseek4", "glm-dsa", "glm5-next"])
+@pytest.mark.parametrize("name", ["deepseek4", "glm-dsa", "glm5-next", "mistral_large4"])
 def test_what_is_picked_does_not_depend_on_steps_or_neighbours(tmp_path: Path, name: str) -> None:
     """Each row picks for itself, whatever the chunks of its prompt and the other sequences."""
     write_checkpoint(tmp_path / "hf", name)
@@ -131,3 +132,18 @@ def test_a_first_layer_without_an_indexer_is_rejected(tmp_path: Path) -> None:
     load_model(GGUFReader(out))  # the layers that have the tensors
     with pytest.raises(LoadError, match=r"blk\.0 has no indexer"):
         load_model(GGUFReader(written(tmp_path / "z.gguf", source, {"attention.indexer.types": None}, left)))
+
+
+@pytest.mark.parametrize("sources", [[0, 1, 1, 1, 4], [0, 1, 2, 1, 3], [0, 3, 0, 3, 4]])
+def test_layers_read_the_rows_of_earlier_layers_of_their_kind(tmp_path: Path, sources: list[int]) -> None:
+    write_checkpoint(tmp_path / "hf", "mistral_large4")
+    convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+    source = GGUFReader(tmp_path / "x.gguf")
+    keys = {"attention.source_layers": np.array(sources, np.uint32)}
+    with pytest.raises(LoadError, match=r"source_layers: layer \d cannot read layer"):
+        load_model(GGUFReader(written(tmp_path / "y.gguf", source, keys, tensors_of(source))))
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    config["text_config"]["kv_source_layers"] = sources
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedError, match="kv_source_layers"):
+        convert(tmp_path / "hf", tmp_path / "z.gguf", "f32")

@@ -289,7 +289,7 @@ def attend_pools(
 
 def attend_to_written(
     layer: int, q: TraceTensor, *, scale: float, soft_cap: float = 0.0, sinks: Weight | None = None,
-    bias: Weight | None = None,
+    bias: Weight | None = None, picked: TraceTensor | None = None,
 ) -> TraceTensor:  # fmt: skip
     """Attend q to the rows that ``attend`` has written to a layer's cache in this step, otherwise like ``attend``.
 

@@ -107,7 +107,7 @@ class LatentAttention:
         self.q = self.query_product(weights, dim)
         self.kv_a = weights.linear("attn_kv_a_mqa", dim, sizes.rank + sizes.n_rot)
         self.kv_a_norm = weights.norm("attn_kv_a_norm", sizes.rank, eps)
-        self.k_b, self.v_b = _halves(weights, sizes)
+        self.k_b, self.v_b = expanding(weights, sizes)
         self.o = weights.linear("attn_output", sizes.n_head * sizes.v_dim, dim)
         self.sinks: Weight | None = None  # [n_head], extra logits of the scores
         self.picker: Picker | None = None  # picks the tokens that are attended to; None: all
@@ -166,7 +166,7 @@ def _latent_eps(keys: Keys) -> float:
     return eps
 
 
-def _halves(weights: Weights, sizes: LatentSizes) -> tuple[Weight, Weight]:
+def expanding(weights: Weights, sizes: LatentSizes) -> tuple[Weight, Weight]:
     """Take ``k_b [n_head, rank, n_nope]`` and ``v_b [n_head, v_dim, rank]``; older files have them in one tensor."""
     if weights.has("attn_k_b.weight"):
         k_b = weights.tensor("attn_k_b.weight", (sizes.n_head, sizes.rank, sizes.n_nope))
