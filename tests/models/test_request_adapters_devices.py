@@ -106,7 +106,7 @@ def test_one_graph_serves_any_adapter(counting: CountingDevice, files: Files) ->
         def generate(name: str) -> tuple[int, int]:
             """Return the uploads and the graphs that ran."""
             counting.reset()
-            salt = str(next(salts))
+            salt = str(next(salts)).encode()
             model.generate(IDS, adapter=name, salt=salt, max_tokens=3, temperature=0, ignore_eos=True)
             counts = counting.counts()
             return counts.uploads, counts.computes
