@@ -131,6 +131,13 @@ def test_options_without_support_are_refused_by_name(options: dict[str, Any], wo
         open_llm(2, 1, **options)
 
 
+def test_a_gpu_that_is_not_used_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("quire.engine.loading.loader.device_at_hand", lambda config: "CUDA0")
+    with pytest.raises(UnsupportedError, match="over 5 processes"):
+        open_llm(5, 1)
+    assert "CUDA0 is not used" in caplog.text
+
+
 def test_models_and_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     before = children()
     with pytest.raises(UnsupportedError, match="over 5 processes"):

@@ -87,6 +87,8 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig, *, sum
 
 def _open_ranks(source: Path, config: EngineConfig) -> OpenedModel:
     """Open a model that several processes run, of which this one leads."""
+    if config.device != "cpu" and (unused := device_at_hand(config)) != "cpu":
+        _LOG.warning("[parallel] the processes of a model run on the CPU: %s is not used", unused)
     ranks = start_ranks(source, config)
     try:
         own = rank_config(config, 0)
