@@ -42,7 +42,7 @@ class Oracle:
 
     def answer(self, ids: list[int]) -> torch.Tensor:
         """Return the logits of each token, the scores of classes, or an encoder's vectors."""
-        if hasattr(self.model, "decoder"):
+        if hasattr(self.model, "decoder") and self.model.config.is_encoder_decoder:
             return answer_to_source(self.model, SOURCE, ids)
         with torch.no_grad():
             output = self.model(torch.tensor([ids]), **self.inputs(len(ids)))

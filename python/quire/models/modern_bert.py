@@ -103,13 +103,13 @@ MODEL = ModernBert
 # --- checkpoint ---
 
 
-def _pattern(config: Fields) -> list[bool]:
+def pattern_of(config: Fields) -> list[bool]:
     n_layer = config.integer("num_hidden_layers")
     period = config.integer("global_attn_every_n_layers", PERIOD, low=1)
     return layers_of_type(config, "sliding_attention") or [bool(i % period) for i in range(n_layer)]
 
 
-def _rope(config: Fields) -> Iterator[Entry]:
+def rope_of_layers(config: Fields) -> Iterator[Entry]:
     """Yield the RoPE base of each kind of layer."""
     for layers, key, old, default in (
         ("full_attention", "rope.freq_base", "global_rope_theta", GLOBAL_BASE),
@@ -136,7 +136,7 @@ _KEYS: dict[str, Key] = {
     "context_length": u32("max_position_embeddings", default=8192),
     "attention.layer_norm_epsilon": f32("norm_eps", default=1e-5),
     "attention.sliding_window": u32("local_attention", default=128, low=1),
-    "attention.sliding_window_pattern": computed("bool[]", _pattern),
+    "attention.sliding_window_pattern": computed("bool[]", pattern_of),
     "hidden_activation": computed("string", lambda config: config.text("hidden_activation", "gelu")),
 }
 _ATTENTION = only_with("attention_bias", default=False, biases=True)
@@ -169,7 +169,7 @@ def _of(head: dict[str, str | Source], keys: dict[str, Key] | None = None) -> Ch
             "classifier_activation": ("gelu",) if head else ("gelu", "silu", "relu", "tanh"),
             "position_embedding_type": ("absolute", None),  # published, but without effect
         },
-        rope=_rope,
+        rope=rope_of_layers,
         tied=True,
         unused=(
             "norm_bias",
