@@ -47,6 +47,7 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
   llama.cpp. Folders of Grok 2 whose tensors are split for tensor parallelism do not open.
 - `plamo2` has the publisher's window in files that `quire convert` writes. llama.cpp's files have no key for it, so
   their attention is full, as in llama.cpp.
+- `maple` clips the gates of experts after their activation, as llama.cpp does.
 - The drafters `gemma4-assistant` and `dflash` do not open. The first attends to K and V of the model it drafts for;
   the second fills in a block of tokens at once. Here, a drafter has a cache of its own and proposes one token after
   another.

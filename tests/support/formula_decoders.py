@@ -341,7 +341,66 @@ class Plamo(Framed):
         return {"logits": self.lm_head(self.model.norm(x))[None]}
 
 
+class MapleAttention(nn.Module):
+    """Normed heads; within a window, their first half is rotated."""
+
+    def __init__(self, c: Config, kind: str) -> None:
+        super().__init__()
+        width, self.n, self.n_kv, self.size = (
+            c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"],
+        )  # fmt: skip
+        n = self.n * self.size
+        self.q_proj, self.o_proj = nn.Linear(width, n, bias=False), nn.Linear(n, width, bias=False)
+        self.k_proj, self.v_proj = (nn.Linear(width, self.n_kv * self.size, bias=False) for _ in range(2))
+        self.q_norm, self.k_norm = (nn.RMSNorm(self.size, c["rms_norm_eps"]) for _ in range(2))
+        self.window = c["sliding_window"] if kind == "sliding_attention" else 0
+        self.n_rot = int(self.size * c["partial_rotary_factor"])
+        self.steps = frequencies(self.n_rot, c["rope_theta"])
+
+    def placed(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.window:
+            return x
+        return torch.cat([turned(x[..., : self.n_rot], self.steps).float(), x[..., self.n_rot :]], -1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (y(x).view(len(x), -1, self.size) for y in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = self.placed(self.q_norm(q)), self.placed(self.k_norm(k))
+        return self.o_proj(attended(q, k, v, self.size**-0.5, window=self.window or 1 << 30))
+
+
+class ClippedUnit(Gated):
+    """As in llama.cpp, the gate is clipped after its activation."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up, down = (getattr(self, name) for name in self.names)
+        y: torch.Tensor = down(functional.silu(gate(x)).clamp(max=7.0) * up(x).clamp(-7.0, 7.0))
+        return y
+
+
+class MapleLayer(nn.Module):
+    def __init__(self, c: Config, kind: str) -> None:
+        super().__init__()
+        width, n = c["hidden_size"], c["num_experts"]
+        self.self_attn, self.mlp, self.n_used = MapleAttention(c, kind), nn.Module(), c["num_experts_per_tok"]
+        self.mlp.gate = nn.Linear(width, n, bias=False)
+        self.mlp.experts = nn.ModuleList(ClippedUnit(width, c["moe_intermediate_size"]) for _ in range(n))
+        self.input_layernorm, self.post_attention_layernorm = (nn.RMSNorm(width, c["rms_norm_eps"]) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x))
+        y = self.post_attention_layernorm(x)
+        best = self.mlp.gate(y).softmax(-1).topk(self.n_used)
+        weights = torch.zeros(len(x), len(self.mlp.experts)).scatter(-1, best.indices, best.values)
+        weights = weights / weights.sum(-1, keepdim=True)
+        return x + torch.stack([weights[:, i, None] * expert(y) for i, expert in enumerate(self.mlp.experts)]).sum(0)
+
+
+class Maple(Framed):
+    def __init__(self, c: Config) -> None:
+        super().__init__(c, [MapleLayer(c, kind) for kind in c["layer_types"]])
+
+
 FORMULAS = {
     **OTHERS, "Grok1ForCausalLM": Grok, "Grok1ModelForCausalLM": Grok, "RwkvHybridForCausalLM": Arwkv,
-    "Plamo2ForCausalLM": Plamo, "Plamo3ForCausalLM": Plamo,
+    "Plamo2ForCausalLM": Plamo, "Plamo3ForCausalLM": Plamo, "MapleForCausalLM": Maple,
 }  # fmt: skip
