@@ -25,6 +25,8 @@ CASES: list[tuple[str, str, dict[str, object]]] = [
     ("distilbert", "DistilBertForSequenceClassification", {}),
     ("distilbert", "DistilBertForTokenClassification", {}),
     ("bert", "BertForTokenClassification", {}),
+    ("bert", "ErnieForSequenceClassification", {"model_type": "ernie", "use_task_id": True}),
+    ("bert", "ErnieForTokenClassification", {"model_type": "ernie"}),
     ("roberta", "RobertaForTokenClassification", {}),
     ("roberta", "XLMRobertaForTokenClassification", {"model_type": "xlm-roberta"}),
     ("roberta", "CamembertForSequenceClassification", {"model_type": "camembert"}),

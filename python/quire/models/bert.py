@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), XLM-RoBERTa (Conneau et al. 2020), DistilBERT, ELECTRA.
+"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), XLM-RoBERTa (Conneau et al. 2020), DistilBERT, ELECTRA, ERNIE.
 
 Attention is bidirectional; the output is a vector for each token, or class scores.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, computed, rows, tensor, u32
+from ..checkpoints.mapping import Array, Checkpoint, Fields, Key, Source, computed, only_with, rows, tensor, u32
 from ..nn import MLP, Keys, Weights
 from .encoding import (
     BERT_MASKED,
@@ -84,6 +84,7 @@ def _of(
         rope=None,
         unused=(
             "type_vocab_size",
+            "task_type_vocab_size",
             "tie_word_embeddings",
             "classifier_dropout",
             "pooler_*",
@@ -92,7 +93,7 @@ def _of(
             "summary_*",
         ),
         ignored=TRAINING_HEADS,
-        masked={} if head else BERT_MASKED if prefix == "bert." else ROBERTA_MASKED,
+        masked={} if head else BERT_MASKED if prefix in ("bert.", "ernie.") else ROBERTA_MASKED,
         base=prefix,
     )
 
@@ -160,6 +161,21 @@ _ELECTRA_HEAD_KEYS: dict[str, Key] = {
     "classifier.activation": computed("string", lambda config: "gelu"),
 }
 _BERT = _of("bert.", _TENSORS, {})
+
+
+def _first(x: Array, config: Fields) -> Array:
+    """Take the embedding of the task 0, which all texts have unless a program says otherwise."""
+    first: Array = x[:1].copy()
+    return first
+
+
+_ERNIE_TENSORS: dict[str, str | Source] = {
+    **_TENSORS,
+    "task_types": tensor(
+        "embeddings.task_type_embeddings", change=only_with("use_task_id", default=False, change=_first)
+    ),
+}
+_ERNIE_HEAD: dict[str, str | Source] = {"cls": "ernie.pooler.dense", "cls.output": "classifier"}
 _COLBERT = replace(_BERT, tensors={**_BERT.tensors, "dense_2": "linear"})
 HF = {
     "DistilBertModel": _distil({}, {}),
@@ -171,6 +187,10 @@ HF = {
     "BertForSequenceClassification": _of("bert.", _TENSORS, _BERT_HEAD),
     "HF_ColBERT": _COLBERT,
     "BertForTokenClassification": _of("bert.", _TENSORS, TOKEN_HEAD),
+    "ErnieModel": _of("ernie.", _ERNIE_TENSORS, {}),
+    "ErnieForMaskedLM": _of("ernie.", _ERNIE_TENSORS, {}),
+    "ErnieForSequenceClassification": _of("ernie.", _ERNIE_TENSORS, _ERNIE_HEAD),
+    "ErnieForTokenClassification": _of("ernie.", _ERNIE_TENSORS, TOKEN_HEAD),
     "RobertaModel": _of("roberta.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),
     "RobertaForMaskedLM": _of("roberta.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),
     "RobertaForSequenceClassification": _of("roberta.", _ROBERTA_TENSORS, _ROBERTA_HEAD, _ROBERTA_KEYS),

@@ -191,6 +191,10 @@ class Embeddings:
         self.positions = weights.tensor("position_embd.weight", (config.n_ctx_train, dim)) if has_positions else None
         self.types, self.tells_texts_apart = token_types(weights, config, dim), config.tells_texts_apart
         self.hides_expansion = config.hides_expansion
+        # ERNIE's embedding of the task, the same for all tokens.
+        self.task = (
+            weights.tensor("task_types.weight", (1, dim), vector=True) if weights.has("task_types.weight") else None
+        )
         self.norm = weights.layer_norm("token_embd_norm", dim, config.eps)
         self.projection = weights.linear("embd_proj", dim, config.dim, bias=None) if is_narrow else None
 
@@ -202,6 +206,8 @@ class Embeddings:
             x = x + embed(step.token_types, self.types)
         elif self.types is not None:  # a single type for all tokens
             x = add_weight(x.heads(1), self.types.part(0, 1)).merge_heads()
+        if self.task is not None:
+            x = add_weight(x.heads(1), self.task).merge_heads()
         x = self.norm(x)
         return x if self.projection is None else self.projection(x)
 

@@ -43,7 +43,7 @@ _KEPT_PARTS = (
     ".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos", ".patch_embd", ".patch_merger",
     "a.rvq.codebook", "mm.a.code_embd",
 )  # fmt: skip
-_KEPT_NAMES = ("position_embd.weight", "token_types.weight", "rel_embd.weight")
+_KEPT_NAMES = ("position_embd.weight", "token_types.weight", "task_types.weight", "rel_embd.weight")
 _KEPT_BY_ARCHITECTURE = {
     "deepseek4": ("hc_", "_compressor_ape", "indexer_compressor_gate"),
     "glm5-next": (
