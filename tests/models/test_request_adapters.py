@@ -158,6 +158,7 @@ def test_adapters_come_and_go_beside_a_running_model(tmp_path: Path) -> None:
         for refused, kind, words in (
             ({"adapter": "other"}, RequestError, "'other'.*available: first"),
             ({"adapter": [("first", float("nan"))]}, RequestError, "'first'"),
+            ({"adapter": {"first": 1e38}}, RequestError, "'first'.*1e\\+38"),
             ({"adapter": 3}, RequestError, "adapter"),
         ):
             with pytest.raises(kind, match=words):
@@ -170,7 +171,7 @@ def test_adapters_come_and_go_beside_a_running_model(tmp_path: Path) -> None:
         ):
             with pytest.raises(kind, match=words):
                 model.load_adapter(*given)
-        for scale in (float("nan"), 1e39, "x"):
+        for scale in (float("nan"), 101.0, -1e38, "x"):
             with pytest.raises(RequestError, match="scale"):
                 model.load_adapter(tmp_path / "second", scale=scale)  # type: ignore[arg-type]
             with pytest.raises(RequestError, match="scale"):

@@ -471,7 +471,7 @@ def test_adapter_scales_change_with_allow_changes() -> None:
         assert (response.status_code, response.json()) == (200, {"success": True})
     other = post("/lora-adapters", [{"id": 0, "scale": 1}], engine=engine())
     assert (other.status_code, "--allow-changes" in other.text) == (403, True)
-    for bad in ([{"id": 2, "scale": 1}], [{"scale": 1}], [1], [{"id": 0, "scale": "x"}]):
+    for bad in ([{"id": 2, "scale": 1}], [{"scale": 1}], [1], [{"id": 0, "scale": "x"}], [{"id": 0, "scale": 1e38}]):
         assert post("/lora-adapters", bad, engine=engine()).status_code == 400
     assert post("/completion", [{"prompt": "x"}]).status_code == 400  # other routes take no lists
 
@@ -509,6 +509,8 @@ def test_requests_choose_adapters_by_id_or_as_their_model() -> None:
         assert asked.asked[-1].params["adapter"] == (("polite", -0.5),)  # type: ignore[union-attr]
         refused = post(path, {**body, "lora": [{"id": 2, "scale": 1}]}, engine=engine())
         assert (refused.status_code, "id 2" in refused.text) == (400, True)
+        refused = post(path, {**body, "lora": [{"id": 0, "scale": -101}]}, engine=engine())
+        assert (refused.status_code, "scale" in refused.text) == (400, True)
     assert post("/v1/embeddings", {"model": "style", "input": "x"}, engine=engine()).status_code == 400
     for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
         body = {"lora_name": "x"} | ({"lora_path": "x"} if "unload" not in path else {})
@@ -558,6 +560,8 @@ def test_changed_scales_match_a_model_loaded_with_them(tmp_path: Path) -> None:
         assert client.post("/completion", json={**body, "model": "tiny"}).json()["content"] == expected[0.5]
         assert client.post("/v1/unload_lora_adapter", json={"lora_name": "more"}).text.startswith("Success")
         assert client.post("/v1/unload_lora_adapter", json={"lora_name": "more"}).status_code == 404
+        gone = client.post("/v1/completions", json=asked)  # the model does not answer in its place
+        assert (gone.status_code, gone.json()["error"]["code"]) == (404, "adapter_not_found")
         assert client.post("/completion", json=body).json()["content"] == expected[0.0]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CapacityError, RequestError
-from ..params.rules import FLOAT_MAX, Float
+from ..params.rules import LORA_SCALE_MAX, Float
 
 if TYPE_CHECKING:
     from .._native.graph import Executor, LowRankAdapter
@@ -123,7 +123,7 @@ class AdapterLibrary:
             del self._entries[name]
 
     def set_scales(self, scales: Mapping[str, float]) -> None:
-        """Set the scales for requests that choose no adapters.  RequestError for those that are not float32."""
+        """Set the scales for requests that choose no adapters.  RequestError for those beyond 100 or -100."""
         with self._lock:
             entries = [(self._known(name), _checked_scale(scale)) for name, scale in scales.items()]
             for entry, scale in entries:
@@ -209,7 +209,7 @@ def _info(entry: _Entry) -> AdapterInfo:
 
 
 def _checked_scale(scale: float) -> float:
-    return float(Float(-FLOAT_MAX, FLOAT_MAX).check("[adapter] scale", scale))  # type: ignore[arg-type]
+    return float(Float(-LORA_SCALE_MAX, LORA_SCALE_MAX).check("[adapter] scale", scale))  # type: ignore[arg-type]
 
 
 def _checked_name(name: str) -> str:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ..files.gguf import GGUFReader
 
 _HALVES = (".lora_a", ".lora_b")
+_ALPHA_MAX = 1e6
 _DTYPES = ("f32", "f16", "bf16", "q8_0")  # types of an adapter's tensors
 # Keys "adapter.*" that are read here or have no effect; others are rejected.
 _KEYS = ("adapter.type", "adapter.lora.alpha", "adapter.lora.task_name")
@@ -56,6 +57,8 @@ class Adapter:
                 raise UnsupportedError(f"[adapter] unsupported key '{key}'")
         if not isfinite(self.scale):
             raise LoadError(f"[adapter] scale {self.scale} is not finite")
+        if abs(self.alpha) > _ALPHA_MAX:
+            raise LoadError(f"[adapter] alpha {self.alpha:g} is out of range: expected at most {_ALPHA_MAX:g}")
         names = {info.name: info for info in self.reader.tensors}
         if not names:
             raise LoadError("[adapter] the file has no tensors")

@@ -26,7 +26,7 @@ from .engine_rules import (
     Shares,
 )
 from .parameter import Declaration, Speculation, declared
-from .rules import Bool, Bytes, Choice, Float, Int, Text
+from .rules import LORA_SCALE_MAX, Bool, Bytes, Choice, Float, Int, Text
 
 __all__ = [
     "KV_DTYPES",
@@ -308,7 +308,7 @@ class EngineConfig:
         rule=Layers(), doc="Layers, numbered from 0, whose hidden states LLM.hidden_states can return",
     ))
     adapters: tuple[tuple[str, float], ...] = declared((), EngineOption(
-        rule=Adapters(), flags="--lora --lora-scaled", metavar="FILE[:SCALE]",
+        rule=Adapters(LORA_SCALE_MAX), flags="--lora --lora-scaled", metavar="FILE[:SCALE]",
         doc="LoRA adapter, a GGUF file or a PEFT folder, and its scale; may be repeated, or several with commas; they"
         " add up and apply to all requests that choose no others", aliases="lora lora_path lora_paths adapter",
     ))

@@ -7,11 +7,11 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 
 from ..errors import RequestError
 from ..files.expressions import Expression
-from .rules import Rule, refusal
+from .rules import Float, Rule, refusal
 
 __all__ = [
     "Adapters",
@@ -125,13 +125,16 @@ class Shares(_Tuple):
 
 @dataclass(frozen=True)
 class Adapters(_Tuple):
-    """Pairs of a path and a finite number."""
+    """Pairs of a path and a finite number.  ``most``: the largest one, and the smallest if it is negative."""
+
+    most: float = inf
 
     def _checked_items(self, label: str, value: tuple[object, ...]) -> object:
         for each in value:
             path, scale = each if isinstance(each, tuple) and len(each) == 2 else (None, None)
             if not isinstance(path, str) or not _is_scale(scale):
                 raise RequestError(f"{label} has {each!r:.80}: expected paths, or pairs (path, finite number)")
+            Float(-self.most, self.most).check(f"{label}: {path!r:.80} with scale", scale)
         return value
 
     def lenient(self, value: object) -> object:

@@ -13,6 +13,7 @@ from ..errors import RequestError
 __all__ = [
     "FLOAT_MAX",
     "INT_MAX",
+    "LORA_SCALE_MAX",
     "AdapterScales",
     "Bias",
     "Bool",
@@ -33,6 +34,7 @@ __all__ = [
 
 INT_MAX = 2**31 - 1
 FLOAT_MAX = 3.4e38  # a number that a float32 cannot hold counts as infinite
+LORA_SCALE_MAX = 100.0  # keys and values that an adapter changes stay within float16
 
 
 def refusal(label: str, value: object, reason: str) -> RequestError:
@@ -296,9 +298,13 @@ class Names(Rule):
 
 @dataclass(frozen=True)
 class AdapterScales(Rule):
-    """One adapter's name, or at most ``n`` names, pairs (name, scale), or a mapping of names to scales."""
+    """One adapter's name, or at most ``n`` names, pairs (name, scale), or a mapping of names to scales.
+
+    ``most``: the largest scale, and the smallest if it is negative.
+    """
 
     n: int = 0
+    most: float = FLOAT_MAX
 
     def _checked(self, label: str, value: object) -> object:
         if isinstance(value, str):
@@ -311,7 +317,7 @@ class AdapterScales(Rule):
                 raise RequestError(f"{label} has {item!r:.80}: expected names, or pairs (name, scale)")
             if name in (other for other, _ in pairs):
                 raise RequestError(f"{label} has {name!r:.80} twice")
-            pairs.append((name, float(Float(-FLOAT_MAX, FLOAT_MAX).check(f"{label}: {name!r:.80} with", scale))))  # type: ignore[arg-type]
+            pairs.append((name, float(Float(-self.most, self.most).check(f"{label}: {name!r:.80} with scale", scale))))  # type: ignore[arg-type]
         return tuple(pairs)
 
 

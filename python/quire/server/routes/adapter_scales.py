@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from ...params.rules import LORA_SCALE_MAX
 from ..failures import ApiError
 from ..worker.protocol import ModelInfo
 
@@ -17,7 +18,7 @@ class LoraScale(msgspec.Struct, forbid_unknown_fields=True):
     """An adapter's scale as llama.cpp's clients send it.  ``id`` is its position among the ``--lora`` options."""
 
     id: Annotated[int, Meta(ge=0, le=2**31 - 1)]
-    scale: float = 0.0
+    scale: Annotated[float, Meta(ge=-LORA_SCALE_MAX, le=LORA_SCALE_MAX)] = 0.0
 
 
 AdapterScales: TypeAlias = tuple[tuple[str, float], ...]

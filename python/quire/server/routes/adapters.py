@@ -46,6 +46,7 @@ async def change_adapters(context: RequestContext[Any], name: str, verb: str, va
         raise ApiError(400, "adapter_not_loaded", error.message, "lora_path") from None
     kept = [(adapter, path, scale) for adapter, path, scale in answer["kept"]]
     context.service.kept_adapters[name] = kept
+    context.service.unloaded_adapters.note(engine.info.loras, answer["info"]["loras"])
     adapters = [(path, scale) for path, scale in answer["info"]["adapters"]]
     engine.keep_adapters({"adapters": adapters, "loras": answer["info"]["loras"]}, kept)
 

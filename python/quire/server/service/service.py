@@ -40,6 +40,7 @@ from .session_store import SessionStore
 from .slots import Slots
 from .stream_buffers import StreamBuffers
 from .traces import Traces
+from .unloaded_adapters import UnloadedAdapters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,6 +87,7 @@ class Service:
         self.adapter_scales: dict[str, list[float]] = {}
         # Adapters as clients have left them (``Open.adapters``), by model name.
         self.kept_adapters: dict[str, list[tuple[str, str, float]]] = {}
+        self.unloaded_adapters = UnloadedAdapters()
         self.started_s = time.monotonic()
         self.created = int(time.time())
         self.recent = Recent()
@@ -165,6 +167,12 @@ class Service:
         """Return the model that has an adapter of that name, if one is or was loaded."""
         return next((name for name, info in self._infos().items() if adapter in info.loras), None)
 
+    def _was_adapter(self, name: str) -> bool:
+        """Return True for an adapter that was unloaded, or whose file was gone when its model was loaded again."""
+        return name in self.unloaded_adapters or any(
+            name == adapter for kept in self.kept_adapters.values() for adapter, _, _ in kept
+        )
+
     def kept(self, name: str) -> Kept:
         """Return a model's state as clients have left it, for when it is loaded again."""
         asleep = self.sleeping.get(name, ())
@@ -212,6 +220,8 @@ class Service:
         """
         if model is not None:
             name, known = self.exactly(model), self.library.known
+            if not self._is_there(name) and self._was_adapter(name):
+                raise ApiError(404, "adapter_not_found", f"adapter {name!r:.80} is not loaded any more", "model")
             if self.settings.strict or name in known or name in self.engines():
                 return name
             return next(iter(known)) if len(known) == 1 else name
