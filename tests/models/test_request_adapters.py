@@ -179,3 +179,40 @@ def test_adapters_come_and_go_beside_a_running_model(tmp_path: Path) -> None:
         model.load_adapter(tmp_path / "second")
         with pytest.raises(CapacityError, match="2 adapters"):
             model.generate(IDS, adapter=["first", "second"])
+
+
+def test_embeddings_and_sessions_with_adapters(tmp_path: Path) -> None:
+    """A session's turns, pins and saved blocks are those of its adapter; another one's are not found."""
+    write_checkpoint(tmp_path / "hf", "llama")
+    oracle, ids = oracle_of("llama"), [*IDS, *IDS, *IDS]
+    halves = make_adapter(tmp_path / "a", oracle, LLAMA, 2)
+    make_adapter(tmp_path / "b", oracle, LLAMA, 3)
+    with merged(oracle, [(halves, 0.5)]):
+        hidden = oracle.model(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1][0, -1]
+        expected = torch.nn.functional.normalize(hidden, dim=-1).detach().numpy()
+    modules = {name: tmp_path / name for name in "ab"}
+    fields: dict[str, Any] = {"max_tokens": 3, "temperature": 0, "ignore_eos": True}
+    with LLM(tmp_path / "hf", lora_modules=modules, cache_disk=tmp_path / "disk", **OPTIONS) as model:
+        plain = model.embed([ids])[0]
+        assert np.abs(model.embed([ids], adapter={"a": 0.5})[0] - expected).max() < 1e-4
+        assert np.abs(plain - expected).max() > 0.01
+        assert (model.embed([ids])[0] == plain).all()
+        with model.session(ids, adapter={"a": 0.5}) as session:
+            first = session.generate(**fields)
+            (alone,) = model.generate([ids], adapter={"a": 0.5}, salt=b"x", **fields)
+            assert first.token_ids == alone.token_ids
+            assert session.pin() >= 64
+            assert session.fork().generate(**fields).n_cached_tokens >= 64
+            session.save(tmp_path / "session")
+            history = session.token_ids
+    with LLM(tmp_path / "hf", lora_modules=modules, cache_disk=tmp_path / "other", **OPTIONS) as model:
+        with model.session(path=tmp_path / "session") as session:
+            assert session.generate(**fields).n_cached_tokens >= 64
+        assert model.generate([history], **fields)[0].n_cached_tokens == 0
+        assert model.generate([history], adapter="b", **fields)[0].n_cached_tokens == 0
+        model.unload_adapter("a")
+        with pytest.raises(RequestError, match="'a'"):
+            model.session(path=tmp_path / "session")
+        model.load_adapter(tmp_path / "b", "a")  # other contents: the blocks are not its
+        with model.session(path=tmp_path / "session") as session:
+            assert session.generate(**fields).n_cached_tokens == 0

@@ -511,7 +511,9 @@ def test_requests_choose_adapters_by_id_or_as_their_model() -> None:
         assert (refused.status_code, "id 2" in refused.text) == (400, True)
         refused = post(path, {**body, "lora": [{"id": 0, "scale": -101}]}, engine=engine())
         assert (refused.status_code, "scale" in refused.text) == (400, True)
-    assert post("/v1/embeddings", {"model": "style", "input": "x"}, engine=engine()).status_code == 400
+    asked = engine()
+    assert post("/v1/embeddings", {"model": "style", "input": "x"}, engine=asked).status_code == 200
+    assert asked.asked[-1].hints.adapter == (("style", 0.5),)
     for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
         body = {"lora_name": "x"} | ({"lora_path": "x"} if "unload" not in path else {})
         refused = post(path, body, engine=engine())

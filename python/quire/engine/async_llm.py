@@ -16,7 +16,7 @@ from .controlled import AsyncControls
 from .core import chat_call, tool_turn
 from .engine import Failure, Pooling
 from .forks import forbid_in_children
-from .requests.prompts import Prompt, RequestOptions
+from .requests.prompts import Prompt, RequestOptions, vector_options
 from .requests.results import Delta, GenerationResult
 from .requests.texts import Pair, Ranked, TextKind, TextOptions, Truncate
 from .requests.transcripts import Sound, SpeechTask, TranscribeOptions, Transcript, speech_sampling
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..chat import Messages
     from ..params.chat_options import ChatFields, RunFields
     from ..params.request_fields import RequestFields
-    from ..params.sampling import SamplingParams
+    from ..params.sampling import AdapterChoice, SamplingParams
     from ..tools.loop import Approve
     from ..tools.toolbox import ToolSource
     from .llm_base import LLMBase
@@ -164,12 +164,13 @@ class AsyncLLM(AsyncControls):
         dimensions: int | None = None,
         prompt_name: str | None = None,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32]:
         """Embed one prompt or several: the hidden states from which the logits are computed."""
-        options = RequestOptions(salt=salt, priority=priority, key=key)
+        options = vector_options(salt, priority, key, adapter)
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
         return await self._run(
             lambda: self._embeddings(prompts, pooling, normalize, options, text, dimensions=dimensions)
@@ -185,6 +186,7 @@ class AsyncLLM(AsyncControls):
         normalize: bool = True,
         prompt_name: str | None = None,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -200,6 +202,7 @@ class AsyncLLM(AsyncControls):
         normalize: bool = True,
         prompt_name: str | None = None,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -215,6 +218,7 @@ class AsyncLLM(AsyncControls):
         normalize: bool = True,
         prompt_name: str | None = None,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -229,14 +233,14 @@ class AsyncLLM(AsyncControls):
         normalize: bool = True,
         prompt_name: str | None = None,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32] | list[SparseVector] | list[npt.NDArray[np.float32]]:
         """Return vectors for retrieval, of a kind in ``outputs``."""
-        options = RequestOptions(salt=salt, priority=priority, key=key)
-        text = TextOptions(truncate=truncate, prompt_name=prompt_name, kind=kind)
-        return await self._run(lambda: self._encoded(prompts, output, normalize, options, text))
+        text, given = TextOptions(truncate=truncate, prompt_name=prompt_name, kind=kind), (salt, priority, key, adapter)
+        return await self._run(lambda: self._encoded(prompts, output, normalize, vector_options(*given), text))
 
     async def embed_tokens(
         self,
@@ -244,14 +248,14 @@ class AsyncLLM(AsyncControls):
         *,
         prompt_name: str | None = None,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
     ) -> list[npt.NDArray[np.float32]]:
         """Return the vector of every token, one float32 ``[n_tokens, n_hidden]`` for each prompt; see ``embed``."""
-        options = RequestOptions(salt=salt, priority=priority, key=key)
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
-        return await self._run(lambda: self._token_vectors(prompts, options, text))
+        return await self._run(lambda: self._token_vectors(prompts, vector_options(salt, priority, key, adapter), text))
 
     async def hidden_states(
         self, prompts: Prompt | Sequence[Prompt], *, layers: Sequence[int]
@@ -265,12 +269,13 @@ class AsyncLLM(AsyncControls):
         *,
         raw_scores: bool = False,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32]:
         """Return the probabilities of the classes in ``labels``, float32 ``[n_prompts, n_classes]``."""
-        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        options, text = vector_options(salt, priority, key, adapter), TextOptions(truncate=truncate)
         return await self._run(lambda: self._classification(prompts, raw_scores, options, text))
 
     async def classify_tokens(
@@ -279,12 +284,13 @@ class AsyncLLM(AsyncControls):
         *,
         raw_scores: bool = False,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
     ) -> list[npt.NDArray[np.float32]]:
         """Return the probabilities of every token, one float32 ``[n_tokens, n_classes]`` for each prompt."""
-        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        options, text = vector_options(salt, priority, key, adapter), TextOptions(truncate=truncate)
         return await self._run(lambda: self._token_classes(prompts, raw_scores, options, text))
 
     async def tag(
@@ -294,12 +300,13 @@ class AsyncLLM(AsyncControls):
         aggregation: Aggregation = "simple",
         ignored: Sequence[str] = ("O",),
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
     ) -> list[list[Entity]]:
         """Find the named entities of one text or several, as transformers' token-classification pipeline does."""
-        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        options, text = vector_options(salt, priority, key, adapter), TextOptions(truncate=truncate)
         return await self._run(lambda: self._tags(prompts, aggregation, ignored, options, text))
 
     async def rerank(
@@ -310,12 +317,13 @@ class AsyncLLM(AsyncControls):
         instruction: str | None = None,
         logits: bool = False,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32]:
         """Return how well each document answers the query, float32 ``[n_documents]`` in the order of the documents."""
-        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        options, text = vector_options(salt, priority, key, adapter), TextOptions(truncate=truncate)
         return await self._run(lambda: self._ranking(query, documents, instruction, options, text, logits=logits))
 
     async def transcribe(
@@ -334,12 +342,9 @@ class AsyncLLM(AsyncControls):
         key: str = "",
     ) -> Transcript:
         """Return what is said in a recording, with a model that hears."""
-        sampling = speech_sampling(temperature, max_tokens, seed)
-        speech = TranscribeOptions(
-            language=language, prompt=prompt, task=task, timestamps=timestamps, sampling=sampling
-        )
-        options = RequestOptions(salt=salt, priority=priority, key=key)
-        return await self._run(lambda: self._transcript(audio, speech, options))
+        given = speech_sampling(temperature, max_tokens, seed)
+        speech = TranscribeOptions(language=language, prompt=prompt, task=task, timestamps=timestamps, sampling=given)
+        return await self._run(lambda: self._transcript(audio, speech, vector_options(salt, priority, key, None)))
 
     # END verbs
 
@@ -349,12 +354,15 @@ class AsyncLLM(AsyncControls):
         *,
         path: str | os.PathLike[str] | None = None,
         tools: Sequence[Mapping[str, object]] | None = None,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         truncation: Truncation = "disabled",
         keep_tokens: int = 0,
     ) -> AsyncSession:
         """Open a session: a text or a chat that each call continues, that can be forked, pinned and saved."""
-        options = SessionOptions(tools=tools, salt=salt, truncation=truncation, keep_tokens=keep_tokens)
+        options = SessionOptions(
+            tools=tools, adapter=adapter, salt=salt, truncation=truncation, keep_tokens=keep_tokens
+        )
         return opened_session(AsyncSession, self, options, history, path)
 
     async def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from .._native.engine import Decoder, DecoderStats, Event
     from ..grammar import Grammar, GrammarSource
-    from ..params.sampling import ProcessorFunction, SamplingParams
+    from ..params.sampling import ChosenAdapters, ProcessorFunction, SamplingParams
     from .adapters import AdapterLibrary
     from .guidance import Guidance
     from .media import PromptMedia
@@ -54,6 +55,7 @@ class EngineRequest:
         prediction: Ids of the expected answer.
         media: The images in the prompt.
         bad_sequences: Tokens that no answer contains in this order.
+        adapter: LoRA adapters of a request without params.
         shadow: The request that guidance pushes away from; it follows whatever the answer is.
     """
 
@@ -72,6 +74,7 @@ class EngineRequest:
     media: PromptMedia | None = None
     bad_sequences: Sequence[Sequence[int]] = ()
     shadow: EngineRequest | None = None
+    adapter: ChosenAdapters = None
 
     @property
     def n(self) -> int:
@@ -183,7 +186,7 @@ class Engine:
         if request.embedding is None and not self.makes_logits:
             raise UnsupportedError("[engine] the model is an encoder, which gives vectors and no text")
         assert request.form is None or request.grammar is not None, "a form must be compiled"
-        choice = None if params is None else cast("Sequence[tuple[str, float]] | None", params.adapter)
+        choice = request.adapter if params is None else cast("ChosenAdapters", params.adapter)
         if choice and self.adapters is None:
             raise UnsupportedError(NO_LIBRARY)
         return native.Request(
@@ -244,20 +247,29 @@ class Engine:
         pin, n_tokens = decoder.pin(made)
         return number << 48 | pin, n_tokens
 
-    def export_prefix(self, token_ids: Sequence[int], path: str, salt: bytes, note: bytes) -> int:
+    def _adapters_name(self, choice: ChosenAdapters) -> bytes:
+        """Return the name of adapters in the cache's hashes, as the decoder forms it."""
+        chosen = [] if self.adapters is None else self.adapters.chosen(choice)
+        return b"".join(adapter.identity + struct.pack("=f", scale) for adapter, scale in chosen)
+
+    def export_prefix(
+        self, token_ids: Sequence[int], path: str, salt: bytes, note: bytes, adapter: ChosenAdapters = None
+    ) -> int:
         """Write what the cache has of a text to a file, with a note; return the number of tokens.
 
         RequestError if it has nothing of it; CapacityError if the disk is full or blocks were evicted meanwhile;
         UnsupportedError if the model keeps no prefixes.
         """
-        return self.decoder().export_prefix(token_ids, path, salt=salt, note=note)
+        return self.decoder().export_prefix(
+            token_ids, path, salt=salt, note=note, adapter=self._adapters_name(adapter)
+        )
 
-    def import_prefix(self, token_ids: Sequence[int], path: str, salt: bytes) -> int:
+    def import_prefix(self, token_ids: Sequence[int], path: str, salt: bytes, adapter: ChosenAdapters = None) -> int:
         """Load what a file has of a text into the cache; return how many tokens the cache has now.
 
         LoadError if the file is damaged or of another model.
         """
-        return self.decoder().import_prefix(token_ids, path, salt=salt)
+        return self.decoder().import_prefix(token_ids, path, salt=salt, adapter=self._adapters_name(adapter))
 
     def decoder(self) -> native.Decoder:
         """Return the decoder.  RequestError if the engine is closed or sleeps."""

@@ -13,7 +13,7 @@ from ..tools.tool_use import ToolUse
 from .controlled import ControlledCore
 from .core import chat_call, tool_turn
 from .engine import Pooling
-from .requests.prompts import Prompt, RequestOptions
+from .requests.prompts import Prompt, RequestOptions, vector_options
 from .requests.results import Delta, GenerationResult
 from .requests.texts import Pair, Ranked, TextKind, TextOptions, Truncate
 from .requests.transcripts import Sound, SpeechTask, TranscribeOptions, Transcript, speech_sampling
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..chat import Messages
     from ..params.chat_options import ChatFields, RunFields
     from ..params.request_fields import RequestFields
-    from ..params.sampling import SamplingParams
+    from ..params.sampling import AdapterChoice, SamplingParams
     from ..tools.loop import Approve
     from ..tools.toolbox import ToolSource
     from .loading.retrieval import Output
@@ -208,6 +208,7 @@ class LLM(ControlledCore):
         dimensions: int | None = None,
         prompt_name: str | None = None,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -224,6 +225,7 @@ class LLM(ControlledCore):
             prompt_name: The entry of the model's ``prompts`` that goes before each text, such as ``"query"``.  None:
                 the default prompt, if the model has one.
             truncate: True cuts a prompt to the context, a number to that many tokens.  False: too long is an error.
+            adapter: LoRA adapters, as in ``SamplingParams``.
 
         Returns:
             float32 array of shape ``[n_prompts, n_hidden]``.  ``quire.quantize_embeddings`` stores it in fewer bits.
@@ -231,7 +233,7 @@ class LLM(ControlledCore):
         Raises:
             UnsupportedError: The model does not expose hidden states.
         """
-        options = RequestOptions(salt=salt, priority=priority, key=key)
+        options = vector_options(salt, priority, key, adapter)
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
         return self._run(lambda: self._embeddings(prompts, pooling, normalize, options, text, dimensions=dimensions))
 
@@ -245,6 +247,7 @@ class LLM(ControlledCore):
         normalize: bool = True,
         prompt_name: str | None = None,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -259,6 +262,7 @@ class LLM(ControlledCore):
         normalize: bool = True,
         prompt_name: str | None = None,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -273,6 +277,7 @@ class LLM(ControlledCore):
         normalize: bool = True,
         prompt_name: str | None = None,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -286,6 +291,7 @@ class LLM(ControlledCore):
         normalize: bool = True,
         prompt_name: str | None = None,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -308,9 +314,8 @@ class LLM(ControlledCore):
         Raises:
             UnsupportedError: The model does not make such vectors.
         """
-        options = RequestOptions(salt=salt, priority=priority, key=key)
-        text = TextOptions(truncate=truncate, prompt_name=prompt_name, kind=kind)
-        return self._run(lambda: self._encoded(prompts, output, normalize, options, text))
+        text, given = TextOptions(truncate=truncate, prompt_name=prompt_name, kind=kind), (salt, priority, key, adapter)
+        return self._run(lambda: self._encoded(prompts, output, normalize, vector_options(*given), text))
 
     def embed_tokens(
         self,
@@ -318,14 +323,14 @@ class LLM(ControlledCore):
         *,
         prompt_name: str | None = None,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
     ) -> list[npt.NDArray[np.float32]]:
         """Return the vector of every token, one float32 ``[n_tokens, n_hidden]`` for each prompt; see ``embed``."""
-        options = RequestOptions(salt=salt, priority=priority, key=key)
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
-        return self._run(lambda: self._token_vectors(prompts, options, text))
+        return self._run(lambda: self._token_vectors(prompts, vector_options(salt, priority, key, adapter), text))
 
     def hidden_states(
         self, prompts: Prompt | Sequence[Prompt], *, layers: Sequence[int]
@@ -347,6 +352,7 @@ class LLM(ControlledCore):
         *,
         raw_scores: bool = False,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -364,7 +370,7 @@ class LLM(ControlledCore):
         Raises:
             UnsupportedError: The model has no classifier.
         """
-        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        options, text = vector_options(salt, priority, key, adapter), TextOptions(truncate=truncate)
         return self._run(lambda: self._classification(prompts, raw_scores, options, text))
 
     def classify_tokens(
@@ -373,6 +379,7 @@ class LLM(ControlledCore):
         *,
         raw_scores: bool = False,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -382,7 +389,7 @@ class LLM(ControlledCore):
         Raises:
             UnsupportedError: The model does not classify tokens.
         """
-        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        options, text = vector_options(salt, priority, key, adapter), TextOptions(truncate=truncate)
         return self._run(lambda: self._token_classes(prompts, raw_scores, options, text))
 
     def tag(
@@ -392,6 +399,7 @@ class LLM(ControlledCore):
         aggregation: Aggregation = "simple",
         ignored: Sequence[str] = ("O",),
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -412,7 +420,7 @@ class LLM(ControlledCore):
         Raises:
             UnsupportedError: The model does not classify tokens.
         """
-        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        options, text = vector_options(salt, priority, key, adapter), TextOptions(truncate=truncate)
         return self._run(lambda: self._tags(prompts, aggregation, ignored, options, text))
 
     def rerank(
@@ -423,6 +431,7 @@ class LLM(ControlledCore):
         instruction: str | None = None,
         logits: bool = False,
         truncate: Truncate = False,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -443,7 +452,7 @@ class LLM(ControlledCore):
             UnsupportedError: The model has neither a classifier nor vectors to compare, or it ranks no images, or its
                 file has no scale for ``logits``.
         """
-        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        options, text = vector_options(salt, priority, key, adapter), TextOptions(truncate=truncate)
         return self._run(lambda: self._ranking(query, documents, instruction, options, text, logits=logits))
 
     def transcribe(
@@ -474,12 +483,9 @@ class LLM(ControlledCore):
         Raises:
             UnsupportedError: The model does not hear, or lacks the task or timestamps.
         """
-        sampling = speech_sampling(temperature, max_tokens, seed)
-        speech = TranscribeOptions(
-            language=language, prompt=prompt, task=task, timestamps=timestamps, sampling=sampling
-        )
-        options = RequestOptions(salt=salt, priority=priority, key=key)
-        return self._run(lambda: self._transcript(audio, speech, options))
+        given = speech_sampling(temperature, max_tokens, seed)
+        speech = TranscribeOptions(language=language, prompt=prompt, task=task, timestamps=timestamps, sampling=given)
+        return self._run(lambda: self._transcript(audio, speech, vector_options(salt, priority, key, None)))
 
     def close(self) -> None:
         """Stop and free all memory; answers in progress end as cancelled.  May be called again."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cas
 
 from ..errors import CapacityError, RequestError
 from ..params.chat_options import CHAT_OPTIONS, ChatOptions
-from ..params.sampling import SamplingParams
+from ..params.sampling import SamplingParams, chosen_adapters
 from ..params.sampling_defaults import most_prompt_tokens
 from .core import chat_call
 from .requests.chat import ChatCollector
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .._native.engine import Event
     from ..chat import Messages
     from ..params.chat_options import ChatFields
+    from ..params.sampling import AdapterChoice, ChosenAdapters
     from .core import LLMCore
     from .engine import EngineRequest
     from .requests.chat import ChatDelta, ChatRequest, ChatResult
@@ -51,6 +52,7 @@ class SessionOptions:
     """The arguments of ``LLM.session``."""
 
     tools: Sequence[Mapping[str, object]] | None = None
+    adapter: AdapterChoice | None = None
     salt: bytes = b""
     truncation: Truncation = "disabled"
     keep_tokens: int = 0
@@ -60,6 +62,7 @@ class SessionOptions:
         CHAT_OPTIONS["tools"].rule.check("[session] tools", self.tools)
         if isinstance(self.tools, str) or not all(isinstance(tool, Mapping) for tool in self.tools or ()):
             raise RequestError(f"[session] tools {self.tools!r:.40}: expected function definitions")
+        chosen_adapters(self.adapter)
         if self.truncation not in ("disabled", "auto"):
             raise RequestError(f"[session] truncation {self.truncation!r:.40} is unknown: expected disabled or auto")
         if not is_id(self.keep_tokens) or self.keep_tokens < 0:
@@ -161,15 +164,27 @@ class SessionCore:
             "messages": self.messages,
             "tools": self.options.tools,
             "computed_ids": self._computed_ids(),
+            "adapter": self._adapter(),
         }
 
     def _computed_ids(self) -> list[int]:
-        """Return tokens that the cache may have, for the file of the session; not with images and adapters."""
+        """Return tokens that the cache may have, for the file of the session; not with images."""
         last = self._last
         if last is None:
             return self.token_ids
-        has_adapter = last.params is not None and bool(last.params.adapter)
-        return [] if last.media is not None or has_adapter else last.token_ids
+        has_other = last.params is not None and last.params.adapter != self._adapter()  # a turn's own adapters
+        return [] if last.media is not None or has_other else last.token_ids
+
+    def _adapter(self) -> ChosenAdapters:
+        return chosen_adapters(self.options.adapter)
+
+    def _params(self, params: SamplingParams) -> SamplingParams:
+        """Return the parameters of a turn, with the session's adapters if it chooses none."""
+        if params.n != 1:
+            raise RequestError(
+                f"[session] n {params.n} is not supported: a turn has one answer (fork the session instead)"
+            )
+        return replace(params, adapter=self.options.adapter) if params.adapter is None else params
 
     # --- turns ---
 
@@ -181,7 +196,7 @@ class SessionCore:
         if not ids:
             raise RequestError("[session] the session is empty: give a prompt")
         options = replace(options, salt=self.options.salt)
-        params = _of_one(options.keywords.sampling_params(params))
+        params = self._params(options.keywords.sampling_params(params))
         n_most = most_prompt_tokens(self.llm.n_ctx, params.max_tokens)
         dropped: tuple[str, ...] = ()
         if self.options.truncation == "auto" and len(ids) > n_most:
@@ -208,7 +223,7 @@ class SessionCore:
         options = replace(options, salt=self.options.salt)
         if "tools" not in given:
             chat = replace(chat, tools=self.options.tools)
-        params = _of_one(options.keywords.sampling_params(params, self.llm.advised_sampling))
+        params = self._params(options.keywords.sampling_params(params, self.llm.advised_sampling))
         if self.options.truncation == "auto" and chat.max_prompt_tokens is None:
             chat = replace(chat, max_prompt_tokens=most_prompt_tokens(self.llm.n_ctx, params.max_tokens))
         messages = [*self.messages, *_messages(message)]
@@ -258,7 +273,8 @@ class SessionCore:
 
     def _prefix(self) -> EngineRequest:
         """Return a request that computes the history.  RequestError if it is empty."""
-        options, params = RequestOptions(salt=self.options.salt), SamplingParams(max_tokens=1, temperature=0)
+        options = RequestOptions(salt=self.options.salt)
+        params = self._params(SamplingParams(max_tokens=1, temperature=0))
         if self.token_ids:
             return self.llm._prompts.request(self.token_ids, params, options)
         if not self.messages:
@@ -319,6 +335,8 @@ def opened_session(
     if history is not None:
         raise RequestError("[session] history cannot be combined with path: give one")
     kept = load(llm._engine, path, llm.tokenizer, options.salt)
+    if options.adapter is None and kept["adapter"] is not None:
+        options = replace(options, adapter=[(name, scale) for name, scale in kept["adapter"]])
     if options.tools is None:
         options = replace(options, tools=kept["tools"])
     session = made(llm, options, kept["token_ids"], kept["messages"])
@@ -334,12 +352,6 @@ def _call(request: EngineRequest, collector: Any, commit: Callable[[T], None]) -
         return whole
 
     return Call([(request, collector)], result)
-
-
-def _of_one(params: SamplingParams) -> SamplingParams:
-    if params.n != 1:
-        raise RequestError(f"[session] n {params.n} is not supported: a turn has one answer (fork the session instead)")
-    return params
 
 
 def _messages(given: Message) -> list[Mapping[str, object]]:

@@ -21,6 +21,7 @@ __all__ = ["load", "save", "vocabulary_digest"]
 
 _EMPTY: dict[str, Any] = {
     "kind": "", "model": "", "vocabulary": "", "token_ids": [], "messages": [], "tools": None, "computed_ids": [],
+    "adapter": None,
 }  # fmt: skip
 
 
@@ -29,7 +30,7 @@ def save(engine: Engine, history: dict[str, Any], path: str | os.PathLike[str], 
 
     CapacityError if the disk is full.
     """
-    note, ids = encode(history), history["computed_ids"]
+    note, ids, adapter = encode(history), history["computed_ids"], history["adapter"]
     try:
         check_replaceable(path)
     except OSError as error:
@@ -37,7 +38,7 @@ def save(engine: Engine, history: dict[str, Any], path: str | os.PathLike[str], 
     if ids:
         # Without blocks in the cache, or if they are evicted meanwhile, the history alone is enough.
         with suppress(CapacityError, RequestError, UnsupportedError, LoadError):
-            engine.export_prefix(ids, os.fspath(path), salt, note)
+            engine.export_prefix(ids, os.fspath(path), salt, note, adapter)
             return Path(path).stat().st_size
     try:
         with WholeFile(path, "session", len(note)) as file:
@@ -52,7 +53,7 @@ def _unwritable(path: str | os.PathLike[str], error: OSError) -> LoadError:
 
 
 def load(engine: Engine, path: str | os.PathLike[str], tokenizer: Tokenizer, salt: bytes) -> dict[str, Any]:
-    """Return the history in a file, and load what the file has of the cache.
+    """Return the history in a file, and load what the file has of the cache.  RequestError for unknown adapters.
 
     Blocks of another model, or under another salt, are left out.  LoadError if the file is damaged, or its tokens are
     of another vocabulary.
@@ -75,7 +76,7 @@ def load(engine: Engine, path: str | os.PathLike[str], tokenizer: Tokenizer, sal
         raise LoadError(f"[session] {name} has tokens of {history['model']!r:.80}, whose vocabulary is another one")
     if has_blocks:
         with suppress(LoadError, UnsupportedError):  # another model's: computed again
-            engine.import_prefix(history["computed_ids"], name, salt)
+            engine.import_prefix(history["computed_ids"], name, salt, history["adapter"])
     return history
 
 

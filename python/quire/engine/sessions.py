@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..params.chat_options import ChatFields
     from ..params.request_fields import RequestFields
-    from ..params.sampling import SamplingParams
+    from ..params.sampling import AdapterChoice, SamplingParams
     from .requests.chat import ChatDelta, ChatResult
     from .requests.results import Delta, GenerationResult
 
@@ -122,6 +122,7 @@ class SessionsCore(BlockingCore):
         *,
         path: str | os.PathLike[str] | None = None,
         tools: Sequence[Mapping[str, object]] | None = None,
+        adapter: AdapterChoice | None = None,
         salt: bytes = b"",
         truncation: Truncation = "disabled",
         keep_tokens: int = 0,
@@ -132,6 +133,7 @@ class SessionsCore(BlockingCore):
             history: Messages to begin with, such as a system message.  A string is raw text.
             path: A file of ``Session.save`` to begin with instead.
             tools: Function definitions for all turns of a chat.
+            adapter: LoRA adapters of turns that choose none; see ``SamplingParams``.
             salt: Only sessions and requests with the same salt share cached prefixes.
             truncation: ``"auto"`` drops the oldest turns of a chat that does not fit into the context, but no system
                 messages; of raw text, the oldest half of the tokens after the first ``keep_tokens``.  ``dropped``
@@ -140,7 +142,9 @@ class SessionsCore(BlockingCore):
         Raises:
             LoadError: The file cannot be read, is damaged, or has tokens of another vocabulary.
         """
-        options = SessionOptions(tools=tools, salt=salt, truncation=truncation, keep_tokens=keep_tokens)
+        options = SessionOptions(
+            tools=tools, adapter=adapter, salt=salt, truncation=truncation, keep_tokens=keep_tokens
+        )
         return opened_session(Session, self, options, history, path)
 
 

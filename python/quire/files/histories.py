@@ -14,7 +14,7 @@ MOST_BYTES = 256 << 20
 HEAD = b"quire-session 1 "
 _KINDS: dict[str, Any] = {
     "kind": str, "model": str, "vocabulary": str, "text": str, "n_vocab": int, "messages": list, "token_ids": list,
-    "computed_ids": list, "tools": list | None, "options": dict,
+    "computed_ids": list, "tools": list | None, "options": dict, "adapter": list | None,
 }  # fmt: skip
 
 
@@ -52,4 +52,7 @@ def _is_history(value: object) -> bool:
         return False
     messages = [*value.get("messages", ()), *(value.get("tools") or ())]
     ids = [*value.get("token_ids", ()), *value.get("computed_ids", ())]
+    adapters = value.get("adapter") or ()
+    if not all(isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) for each in adapters):
+        return False
     return all(isinstance(each, dict) for each in messages) and all(type(each) is int for each in ids)

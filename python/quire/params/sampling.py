@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias, cast, get_args
 
 from ..errors import RequestError
 from .call_names import name_call
@@ -32,6 +32,8 @@ from .structured import StructuredOutputsParams
 
 AdapterChoice: TypeAlias = "str | Sequence[str | tuple[str, float]] | Mapping[str, float]"
 """LoRA adapters: a name, names, or names with scales."""
+ChosenAdapters: TypeAlias = "Sequence[tuple[str, float]] | None"
+"""Adapters as checked; None: those of requests that choose nothing."""
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +42,10 @@ if TYPE_CHECKING:
     ProcessorFunction = Callable[[Sequence[int], npt.NDArray[np.float32]], npt.NDArray[np.float32]]
     LogitsProcessor = ProcessorFunction | NamedProcessor | str | Mapping[str, object]
 
-__all__ = ["ALIASES", "DEFAULT_SAMPLERS", "PARAMETERS", "SPECULATIONS", "AdapterChoice", "SamplingParams", "fields_of"]
+__all__ = [
+    "ALIASES", "DEFAULT_SAMPLERS", "PARAMETERS", "SPECULATIONS", "AdapterChoice", "ChosenAdapters", "SamplingParams",
+    "chosen_adapters", "fields_of",
+]  # fmt: skip
 
 DEFAULT_SAMPLERS = (
     "penalties",
@@ -355,6 +360,11 @@ SamplingParams.__doc__ = "\n        ".join(
 )
 
 name_call(SamplingParams, ALIASES)
+
+
+def chosen_adapters(choice: AdapterChoice | None) -> ChosenAdapters:
+    """Return names of LoRA adapters with their scales.  RequestError if they are invalid."""
+    return cast("ChosenAdapters", PARAMETERS["adapter"].rule.check("[sampling] adapter", choice))
 
 
 @cache

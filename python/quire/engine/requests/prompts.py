@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ...errors import LoadError, RequestError, UnsupportedError
 from ...params.request_fields import RequestKeywords
 from ...params.rules import INT_MAX
-from ...params.sampling import SamplingParams
+from ...params.sampling import SamplingParams, chosen_adapters
 from ..engine import EngineRequest, Pooling
 from ..processors import ProcessorRegistry
 from .answer_forms import AnswerForms, token_vocabulary
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from ...media.video import Video
     from ...models.media import Kind
     from ...params.chat_options import ChatOptions
+    from ...params.sampling import AdapterChoice
     from ...tokenizer import Tokenizer
     from ..media import MediaInput, MediaRows, PromptMedia
     from .chat import ChatRequest
 
-__all__ = ["Prompt", "Prompts", "RequestOptions", "is_id", "prompt_list"]
+__all__ = ["Prompt", "Prompts", "RequestOptions", "is_id", "prompt_list", "vector_options"]
 
 _LOG = logging.getLogger("quire")
 
@@ -48,11 +49,15 @@ Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions:
-    """Scheduling options of a request (see ``EngineRequest``), and the keywords of the call."""
+    """Scheduling options of a request (see ``EngineRequest``), and the keywords of the call.
+
+    ``adapter``: LoRA adapters of requests for vectors and scores; others have theirs in the parameters.
+    """
 
     salt: bytes = b""
     priority: int = 0
     key: str = ""
+    adapter: AdapterChoice | None = None
     keywords: RequestKeywords = field(default_factory=RequestKeywords)
 
     def __post_init__(self) -> None:
@@ -63,6 +68,11 @@ def check_salt(salt: object) -> None:
     """Raise RequestError unless ``salt`` is bytes."""
     if not isinstance(salt, bytes):
         raise RequestError(f"[request] salt {salt!r:.40} is not bytes")
+
+
+def vector_options(salt: bytes, priority: int, key: str, adapter: AdapterChoice | None) -> RequestOptions:
+    """Return the options of a request for vectors, scores or a transcript."""
+    return RequestOptions(salt=salt, priority=priority, key=key, adapter=adapter)
 
 
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -414,7 +424,7 @@ class Prompts:
             prompt, media = encoded_prompt(prompt, self._media, self.tokenizer, self._n_ctx)
         ids = self.token_ids(prompt)
         request = EngineRequest(ids, None, options.salt, options.priority, options.key, embedding=pooling)
-        return replace(request, second_text=second_text, media=media)
+        return replace(request, second_text=second_text, media=media, adapter=chosen_adapters(options.adapter))
 
     def logits_request(self, token_ids: Sequence[int]) -> EngineRequest:
         """Return a request for the logits of every position."""

@@ -125,7 +125,7 @@ class RequestContext(Generic[T]):
         hints = msgspec.structs.replace(
             work.hints, key=self.caller.name, n_bytes=self.received.n_bytes, priority=priority
         )
-        stream = engine.submit(msgspec.structs.replace(self._adapted(work), hints=hints))
+        stream = engine.submit(self._adapted(msgspec.structs.replace(work, hints=hints)))
         self.closing.callback(stream.close)
         stream.n_ctx = engine.info.n_ctx
         body = self.body if isinstance(self.body, TimedBody) else None
@@ -139,8 +139,7 @@ class RequestContext(Generic[T]):
         if self.adapter is None or isinstance(work, Ask):
             return work
         if isinstance(work, Embed | Score | Tag):
-            text = f"unsupported model {self.adapter[0]!r:.80}: adapters are chosen for generated text only"
-            raise ApiError(400, "unsupported_parameter", text, "model")
+            return msgspec.structs.replace(work, hints=msgspec.structs.replace(work.hints, adapter=(self.adapter,)))
         return msgspec.structs.replace(work, params={"adapter": (self.adapter,), **work.params})
 
     async def prepared(self, make: Callable[P, T2], *args: P.args, **kwargs: P.kwargs) -> T2:

@@ -106,6 +106,7 @@ def begin_turn(context: RequestContext[Any], engine: EngineClient, work: WorkT, 
     if context.model != session.model:
         text = f"the session is one of model {session.model!r:.80}, but the request is for {context.model!r:.80}"
         raise ApiError(400, "invalid_value", text, "session")
+    context.adapter = context.adapter or session.adapter
     if isinstance(work, Chat):
         if session.text:
             raise ApiError(400, "invalid_value", "the session is a raw prompt: use /v1/completions", "session")
@@ -139,7 +140,8 @@ def _joined(earlier: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[di
 async def pinned(context: RequestContext[Any], engine: EngineClient, session: StoredSession) -> None:
     """Pin what the cache has of a session, in place of what was pinned; without room for it, nothing changes."""
     session.may_be_pinned = True
-    values = {"name": session.id, "history": session.history(), "options": session.options}
+    values: dict[str, Any] = {"name": session.id, "history": session.history(), "options": session.options}
+    values["adapter"] = None if context.adapter is None else [context.adapter]
     found = await context.ask(engine, Ask(0, "pin", {**values, "salt": session.caller.salt}))
     session.n_pinned_tokens = found["n_tokens"]
     if session.is_deleted:  # meanwhile

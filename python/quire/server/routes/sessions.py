@@ -61,7 +61,13 @@ async def create(context: RequestContext[SessionBody]) -> Reply:
     messages = await context.with_images(messages)
     model = await context.service.find(body.model)
     made = context.service.sessions.add(
-        context.caller, model, messages=messages, text=body.prompt, truncation=body.truncation, metadata=body.metadata
+        context.caller,
+        model,
+        messages=messages,
+        text=body.prompt,
+        truncation=body.truncation,
+        metadata=body.metadata,
+        adapter=context.service.adapter_of(body.model),
     )
     return Reply.json(made.shown())
 
@@ -83,7 +89,7 @@ async def fork(context: RequestContext[None]) -> Reply:
     old = _session(context)
     made = context.service.sessions.add(
         context.caller, old.model, messages=old.messages, text=old.text, truncation=old.truncation,
-        metadata=old.metadata, options=old.options, forked_from=old.id, n_turns=old.n_turns, n_tokens=old.n_tokens,
+        metadata=old.metadata, options=old.options, adapter=old.adapter, forked_from=old.id, n_turns=old.n_turns, n_tokens=old.n_tokens,
     )  # fmt: skip
     return Reply.json(made.shown())
 
@@ -110,6 +116,7 @@ async def save(context: RequestContext[FileBody]) -> Reply:
     history = {
         "kind": "session", "model": session.model, "messages": session.messages, "text": session.text,
         "options": session.options, "tools": session.options.get("tools"), "token_ids": [],
+        "adapter": None if session.adapter is None else [list(session.adapter)],
     }  # fmt: skip
     name = context.body.filename
     n_bytes = await asyncio.to_thread(saved_histories(context).save, context.caller, name, history)
@@ -123,19 +130,20 @@ async def restore(context: RequestContext[FileBody]) -> Reply:
     history, _ = await asyncio.to_thread(files.load, context.caller, context.body.filename, _is_session)
     if session.is_busy:
         raise ApiError(409, "session_busy", "a turn of the session is in progress: wait for it")
+    adapter = _adapter_of(context, session, history)
     options = history.get("options") or ({"tools": history["tools"]} if history.get("tools") else {})
     _check_options(context, options)
-    before = session.messages, session.text, session.options
+    before = session.messages, session.text, session.options, session.adapter
     session.is_busy = True
     try:
         context.service.sessions.grow(session, history["messages"], history.get("text", ""))
-        session.options = options
+        session.options, session.adapter = options, adapter
         if not session.is_empty:
             engine = await _opened(context, session)
             session.n_tokens = await _compute(context, engine, session)
     except ApiError as error:
         context.service.sessions.grow(session, *before[:2])
-        session.options = before[2]
+        session.options, session.adapter = before[2:]
         if error.code in ("invalid_request", "unsupported"):  # of the messages and options
             raise _unusable(error.message) from None
         raise
@@ -163,6 +171,21 @@ def _unusable(reason: str) -> ApiError:
     return ApiError(400, "unusable_file", f"the file cannot be restored: {reason.removeprefix('[chat] ')}", "filename")
 
 
+def _adapter_of(
+    context: RequestContext[Any], session: StoredSession, history: dict[str, Any]
+) -> tuple[str, float] | None:
+    """Return the adapter that a file names.  ApiError 404 if the model does not have it."""
+    if not (pairs := history.get("adapter")):
+        return None
+    name, scale = pairs[0]
+    engine = context.service.engines().get(session.model)
+    if engine is None or name not in engine.info.loras:
+        raise ApiError(404, "adapter_not_found", f"the session has adapter {name!r:.80}, which is not loaded")
+    if len(pairs) != 1 or isinstance(scale, bool) or not isinstance(scale, int | float):
+        raise _unusable("it has several adapters, or one without a scale")
+    return name, float(scale)
+
+
 def _is_session(history: dict[str, Any]) -> bool:
     return "messages" in history and not history.get("token_ids") and not (history["messages"] and history.get("text"))
 
@@ -188,7 +211,7 @@ async def _unpin(context: RequestContext[Any], session: StoredSession) -> None:
 
 async def _opened(context: RequestContext[Any], session: StoredSession) -> EngineClient:
     """Load a session's model until the request ends."""
-    context.opened_model = session.model
+    context.opened_model, context.adapter = session.model, session.adapter
     return await context.closing.enter_async_context(context.service.pinned(session.model, context.caller))
 
 

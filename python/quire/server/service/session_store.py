@@ -24,7 +24,7 @@ MOST_BYTES = 64 << 20  # likewise, for all histories
 class StoredSession:
     """A caller's session with a model: a conversation, or the ``text`` of a raw prompt and its answers.
 
-    ``options`` are those of the last turn's chat (``worker.protocol.Chat``), by which a pin renders the conversation.
+    ``adapter``: the LoRA adapter of turns that choose none, with its scale.  ``options`` are those of the last turn's chat (``worker.protocol.Chat``), by which a pin renders the conversation.
     """
 
     id: str
@@ -36,6 +36,7 @@ class StoredSession:
     messages: list[dict[str, Any]] = field(default_factory=list)
     text: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    adapter: tuple[str, float] | None = None
     forked_from: str | None = None
     n_turns: int = 0
     n_tokens: int = 0
@@ -48,7 +49,7 @@ class StoredSession:
     def shown(self) -> dict[str, Any]:
         """Return the session without its history."""
         return {
-            "id": self.id, "object": "session", "created_at": self.created, "model": self.model,
+            "id": self.id, "object": "session", "created_at": self.created, "model": self.model if self.adapter is None else self.adapter[0],
             "metadata": self.metadata, "truncation": self.truncation, "forked_from": self.forked_from,
             "turns": self.n_turns, "tokens": self.n_tokens, "pinned": self.n_pinned_tokens is not None,
             "pinned_tokens": self.n_pinned_tokens or 0,

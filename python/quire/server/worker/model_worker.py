@@ -332,7 +332,7 @@ class ModelWorker(LLMBase):
         from .embedding import Scoring
 
         hints, rules = message.hints, message.rules
-        options = RequestOptions(salt=hints.salt, priority=hints.priority, key=hints.key)
+        options = RequestOptions(salt=hints.salt, priority=hints.priority, key=hints.key, adapter=hints.adapter)
         text = TextOptions(
             truncate=rules.truncate,
             side=rules.side,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine.requests.prompts import RequestOptions
 from ...errors import CapacityError
+from ...params.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from ...engine.engine import Engine, EngineRequest
@@ -32,9 +33,18 @@ class Pins:
         """Return the verbs of ``wire.Ask``."""
         return {"pin": self._pin, "unpin": self._unpin}
 
-    def _pin(self, name: str, history: dict[str, Any], options: dict[str, Any], salt: bytes) -> object:
+    def _pin(
+        self,
+        name: str,
+        history: dict[str, Any],
+        options: dict[str, Any],
+        salt: bytes,
+        adapter: list[tuple[str, float]] | None = None,
+    ) -> object:
         """Pin a history in place of what was pinned by this name.  CapacityError without room for a new pin."""
         request = self._request(history, options, salt)
+        if adapter is not None:
+            request = replace(request, params=replace(request.params or SamplingParams(), adapter=adapter))
         with self._lock:
             before = self._pins.get(name)
             try:

@@ -42,13 +42,15 @@ JsonObject: TypeAlias = dict[str, Any]
 class SchedulingHints(msgspec.Struct, frozen=True, array_like=True):
     """How to schedule a request; see ``quire.engine.EngineRequest``.
 
-    ``n_bytes`` is the size of its body, by which it queues for the threads that prepare it.
+    ``n_bytes`` is the size of its body, by which it queues for the threads that prepare it.  ``adapter``: LoRA adapters
+    of a request for vectors or scores.
     """
 
     salt: bytes = b""
     priority: int = 0
     key: str = ""
     n_bytes: int = 0
+    adapter: tuple[tuple[str, float], ...] | None = None
 
 
 # To the engine

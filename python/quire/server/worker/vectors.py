@@ -125,7 +125,12 @@ class LateScores:
                 )
                 submit(request, answer.deliver)
 
-        key = (msgspec.json.encode(message.messages) if message.messages else message.text, options.salt, text)
+        key = (
+            msgspec.json.encode(message.messages) if message.messages else message.text,
+            options.salt,
+            options.adapter,
+            text,
+        )
         self._with_query(key, query, options, text, go_on)
 
     def _with_query(
