@@ -216,3 +216,30 @@ def test_embeddings_and_sessions_with_adapters(tmp_path: Path) -> None:
         model.load_adapter(tmp_path / "b", "a")  # other contents: the blocks are not its
         with model.session(path=tmp_path / "session") as session:
             assert session.generate(**fields).n_cached_tokens == 0
+
+
+def test_adapters_stay_within_a_budget_of_bytes(tmp_path: Path) -> None:
+    """The least recently used go, and are read again; a request keeps its own."""
+    write_checkpoint(tmp_path / "hf", "llama")
+    oracle = oracle_of("llama")
+    for rank in (2, 3, 4, 40):
+        make_adapter(tmp_path / f"r{rank}", oracle, ["q_proj"], rank)
+    modules = {f"r{rank}": tmp_path / f"r{rank}" for rank in (2, 3, 4)}
+    with LLM(tmp_path / "hf", lora_modules=modules, **OPTIONS) as model:
+        sizes = {each.name: each.size_bytes for each in model.adapters}
+        expected = {name: scored(model, IDS, adapter=name) for name in modules}
+    budget = sizes["r3"] + sizes["r4"]
+    with LLM(tmp_path / "hf", lora_modules=modules, lora_cache_size=budget, **OPTIONS) as model:
+
+        def loaded() -> set[str]:
+            return {each.name for each in model.adapters if each.is_loaded}
+
+        assert loaded() == {"r3", "r4"}
+        for name, there in (("r2", {"r2", "r4"}), ("r4", {"r2", "r4"}), ("r3", {"r3", "r4"})):
+            assert (scored(model, IDS, adapter=name) == expected[name]).all()
+            assert loaded() == there
+        with pytest.raises(CapacityError, match="lora_cache_size"):
+            model.load_adapter(tmp_path / "r40")
+        with pytest.raises(CapacityError, match=str(budget)):
+            model.generate(IDS, adapter=["r2", "r3", "r4"])
+        assert [each.name for each in model.adapters] == [*modules]

@@ -103,7 +103,16 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
         arguments += [f"--{name.replace('_', '-')}", str(number)]
     arguments += ["--rope-scaling", "yarn", "--override-kv", "a=int:1", "--hf-overrides", '{"b": 2}']
     arguments += ["--fit-ctx", "2048", "--split-mode", "none", "--tensor-split", "3,1", "--main-gpu", "0"]
-    arguments += ["--lora-modules", "x=a=b.gguf", "--max-loras", "5", "--max-lora-rank", "64"]
+    arguments += [
+        "--lora-modules",
+        "x=a=b.gguf",
+        "--max-loras",
+        "5",
+        "--max-lora-rank",
+        "64",
+        "--lora-cache-size",
+        "1M",
+    ]
     arguments += ["--control-vector-scaled", "v.gguf:0.5", "--control-vector-layer-range", "1", "2"]
     arguments += ["--logits-processors", "p=m:f", "--enable-prompt-embeds"]
     engine = opened(monkeypatch, *arguments)[2]
@@ -115,7 +124,7 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     expected |= {"n_ctx": 512, "threads": 3, "cpu_mask": 3, "kernels": "cpu", "isa": "avx2", "kv_dtype": "bf16"}
     expected |= {"load": "copy", "packed_cache": "folder", "device": "cpu", "deterministic": True}
     expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}
-    expected |= {"lora_modules": (("x", "a=b.gguf"),), "max_loras": 5, "max_lora_rank": 64}
+    expected |= {"lora_modules": (("x", "a=b.gguf"),), "max_loras": 5, "max_lora_rank": 64, "lora_cache_size": 1 << 20}
     expected |= {"snapshot_tokens": 64, "quantize": "Q8_0"}
     expected |= {"control_vectors": (("v.gguf", 0.5),), "control_vector_layers": (1, 2)}
     expected |= {"logits_processors": ("p=m:f",), "enable_prompt_embeds": True}

@@ -37,7 +37,7 @@ _MODEL = _section(
     "Model and download",
     "path hf_repo hf_file hf_token offline mmproj quantize load packed_cache cache_disk cache_disk_size cache_ram",
 )
-_ADAPTERS = _section("LoRA adapters", "adapters lora_modules max_loras max_lora_rank")
+_ADAPTERS = _section("LoRA adapters", "adapters lora_modules max_loras lora_cache_size max_lora_rank")
 _CHAT = _section(
     "Chat and thinking",
     "system system_file reasoning reasoning_effort reasoning_budget reasoning_format template_values chat_template"

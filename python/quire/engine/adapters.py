@@ -53,7 +53,7 @@ class _Entry:
 
 
 class AdapterLibrary:
-    """Reads adapters and keeps at most ``max_loras`` of them in memory, the last used ones.  Thread-safe.
+    """Reads adapters and keeps at most ``max_loras`` and ``max_bytes`` of them, the last used ones.  Thread-safe.
 
     An adapter that was dropped is read again from its file when a request needs it.  A request holds its adapters until
     it has ended, whatever happens to them here.
@@ -66,6 +66,7 @@ class AdapterLibrary:
         products: Mapping[str, float],
         *,
         max_loras: int,
+        max_bytes: int = 0,
         max_rank: int | None = None,
     ) -> None:
         """Keep adapters for the model of ``executor``.
@@ -75,10 +76,11 @@ class AdapterLibrary:
             base: The model's file; only its keys and the shapes of its tensors are read.
             products: The matrices that adapters can change, with the factor of their products.
             max_loras: Adapters in memory.
+            max_bytes: Their bytes; 0: no limit.
             max_rank: Refuse adapters of a larger rank.
         """
         self._executor, self._base, self._products = executor, base, products
-        self._max_loras, self._max_rank = max_loras, max_rank
+        self._max_loras, self._max_bytes, self._max_rank = max_loras, max_bytes, max_rank
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._count = 0
@@ -102,6 +104,7 @@ class AdapterLibrary:
             LoadError: The adapter is missing or malformed, or does not fit the model.
             UnsupportedError: It has something that Quire does not compute.
             RequestError: The name is taken or invalid, or the rank is too large.
+            CapacityError: It alone exceeds ``max_bytes``.
         """
         chosen = self._new_name(path) if name is None else _checked_name(name)
         entry = _Entry(chosen, path, _checked_scale(scale))
@@ -143,6 +146,11 @@ class AdapterLibrary:
             names = {entry.name for entry, _ in entries}
             if len(names) > self._max_loras:
                 raise CapacityError(f"[adapter] a request has {len(names)} adapters: at most {self._max_loras} fit")
+            size_bytes = sum(entry.size_bytes for entry, _ in entries)
+            if 0 < self._max_bytes < size_bytes:
+                raise CapacityError(
+                    f"[adapter] a request's adapters take {size_bytes} bytes: at most {self._max_bytes} fit"
+                )
             for entry, _ in entries:
                 self._use(entry)
         return [(self._native(entry, names), scale) for entry, scale in entries]
@@ -170,9 +178,13 @@ class AdapterLibrary:
 
     def _drop_oldest(self, kept: set[str]) -> None:
         loaded = sorted((e for e in self._entries.values() if e.native is not None), key=lambda each: each.used)
-        for entry in loaded[: max(0, len(loaded) - self._max_loras)]:
+        n, size_bytes = len(loaded), sum(entry.size_bytes for entry in loaded)
+        for entry in loaded:
+            if n <= self._max_loras and not 0 < self._max_bytes < size_bytes:
+                return
             if entry.name not in kept:
                 entry.native = None
+                n, size_bytes = n - 1, size_bytes - entry.size_bytes
 
     def _native(self, entry: _Entry, kept: set[str]) -> LowRankAdapter:
         if (native := entry.native) is not None:
@@ -197,6 +209,11 @@ class AdapterLibrary:
         if entry.identity and found.identity != entry.identity:
             raise RequestError(f"[adapter] the file of adapter {entry.name!r:.80} has changed: load it again")
         native = self._executor.adapter(found.identity, found.tensors)
+        if 0 < self._max_bytes < native.size_bytes:
+            raise CapacityError(
+                f"[adapter] {Path(entry.path).name} takes {native.size_bytes} bytes: at most {self._max_bytes} fit"
+                " (lora_cache_size)"
+            )
         entry.identity, entry.rank, entry.size_bytes = found.identity, rank, native.size_bytes
         entry.targets = tuple(name for name, _, _, _ in found.pairs)
         return native

@@ -111,6 +111,7 @@ class LLMBase(ModelControls):
         adapters: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
         lora_modules: Mapping[str, str | os.PathLike[str]] | Sequence[str | tuple[str, str]] = (),
         max_loras: int = 32,
+        lora_cache_size: int | str = 0,
         max_lora_rank: int | None = None,
         control_vectors: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
         control_vector_layers: Sequence[int] = (),

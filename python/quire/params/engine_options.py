@@ -320,6 +320,11 @@ class EngineConfig:
         rule=Int(1, 2**16), flags="--max-loras", metavar="N", aliases="max_cpu_loras",
         doc="LoRA adapters in memory; the least recently used are read again when they are needed",
     ))
+    lora_cache_size: int = declared(0, EngineOption(
+        rule=Bytes(0), flags="--lora-cache-size", metavar="BYTES",
+        doc="Most bytes of LoRA adapters in memory, as in 500M or 2G; the least recently used are read again when they"
+        " are needed; 0: no limit",
+    ))
     max_lora_rank: int | None = declared(None, EngineOption(
         rule=Int(1, 2**16, optional=True), flags="--max-lora-rank", metavar="N", none="any",
         doc="Largest rank of LoRA adapters that are accepted",

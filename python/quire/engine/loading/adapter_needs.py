@@ -28,7 +28,7 @@ def library_bytes(config: EngineConfig, *, on_device: bool) -> int:
     paths = [path for path, _ in config.adapters] + [path for _, path in config.lora_modules]
     sizes = sorted(_size_of(Path(path)) for path in paths)[-config.max_loras :]
     if not sizes or not on_device:
-        return sum(sizes)
+        return min(sum(sizes), config.lora_cache_size or sum(sizes))
     return sizes[-1] * (1 + (1 << (len(sizes) - 1).bit_length()))
 
 

@@ -31,7 +31,7 @@ _NEUTRAL = frozenset(
         "device", "fit", "fit_target", "fit_ctx", "n_ctx", "threads", "cpu_mask", "kv_dtype", "n_blocks", "isa", "load",
         "packed_cache", "policy", "max_step_tokens", "max_sequences", "memory_bytes", "step_s", "snapshot_tokens",
         "mmproj", "draft", "speculation", "draft_max", "draft_min", "taps", "adapters", "cache_disk", "cache_disk_size",
-        "cache_ram", "lora_modules", "max_loras", "max_lora_rank",
+        "cache_ram", "lora_modules", "max_loras", "lora_cache_size", "max_lora_rank",
     }
 )  # fmt: skip
 

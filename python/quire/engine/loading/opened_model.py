@@ -200,7 +200,12 @@ class ModelParts:
                 raise RequestError("[engine] packed_cache cannot be combined with adapters here")
             return None
         library = AdapterLibrary(
-            executor, self.reader, self.model.products, max_loras=config.max_loras, max_rank=config.max_lora_rank
+            executor,
+            self.reader,
+            self.model.products,
+            max_loras=config.max_loras,
+            max_bytes=config.lora_cache_size,
+            max_rank=config.max_lora_rank,
         )
         for path, scale in config.adapters:
             library.add(path, scale=scale)
