@@ -279,7 +279,6 @@ def test_model_options_reach_the_model(quire: Command) -> None:
         "max_step_tokens": 96, "draft_max": 16, "draft_min": 0, "n_cpu_ffn": 0, "fit": "on", "fit_target": 1024,
         "fit_ctx": 4096, "split_mode": "auto", "main_gpu": 0, "mmproj": "auto", "cache_disk_size": 16 << 30,
         "max_loras": 32,
-        "lora_cache_size": 0,
     }  # fmt: skip
     expected = ModelOptions("a.gguf", "all", engine)
     assert options == expected

@@ -167,7 +167,8 @@ def test_adapters_alone_and_with_a_model(tmp_path: Path, capsys: Capture) -> Non
     halves = {"model.layers.0.self_attn.q_proj.lora_A": a, "model.layers.0.self_attn.q_proj.lora_B": b}
     config = {"r": 3, "target_modules": ["q_proj"]}
     folder = write_peft_adapter(tmp_path / "tone", halves, config)
-    dora = write_peft_adapter(tmp_path / "dora", halves, {**config, "use_dora": True})
+    lengths = {"model.layers.0.self_attn.q_proj.lora_magnitude_vector": np.ones(64, np.float32)}
+    dora = write_peft_adapter(tmp_path / "dora", halves | lengths, {**config, "use_dora": True})
     same = {"ranks": [3], "n_tensors": 2, "n_parameters": 384}
     facts = {
         file: same | {"format": "GGUF 3", "architecture": "llama", "base_model": "A Model", "alpha": 6.0},
@@ -180,7 +181,7 @@ def test_adapters_alone_and_with_a_model(tmp_path: Path, capsys: Capture) -> Non
         shown = info(capsys, str(path))
         assert "runs: with its model" in shown
         assert str(expected["base_model"]) in shown
-    assert "'use_dora'" in info(capsys, str(dora), code=1)
+    assert "runs: merged into its model (quire lora merge" in info(capsys, str(dora))
     for model in ("x.gguf", "hf"):
         path = str(tmp_path / model)
         found = json.loads(info(capsys, path, "--lora", f"{file}:0.5,{folder}", "--json"))
@@ -191,5 +192,5 @@ def test_adapters_alone_and_with_a_model(tmp_path: Path, capsys: Capture) -> Non
         lines = info(capsys, path, "--lora", f"{folder},{other},{dora}").splitlines()
         refusals = [line for line in lines if line.startswith("runs: ")]
         assert all(line.startswith("runs: no: [adapter] ") for line in refusals)
-        assert [name in line for name, line in zip(("qwen2", "'use_dora'"), refusals, strict=True)] == [True, True]
+        assert [name in line for name, line in zip(("qwen2", "use_dora"), refusals, strict=True)] == [True, True]
     assert "MODEL is an adapter" in info(capsys, str(file), "--lora", str(file), code=2)

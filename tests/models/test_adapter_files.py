@@ -10,11 +10,16 @@ import pytest
 from quire._native.quant import dequantize
 from quire.checkpoints.conversion import convert
 from quire.cli.main import main
+from quire.engine import LLM
+from quire.errors import UnsupportedError
 from quire.gguf import GGUFReader
 from quire.safetensors import SafetensorsFile
 from test_adapters import IDS, logits
 from test_request_adapters import LLAMA, make_adapter, merged, oracle_of
+from tiny_adapters import write_peft_adapter
 from tiny_checkpoints import write_checkpoint
+
+torch = pytest.importorskip("torch", reason="needs torch (CI installs torch==2.13.0)")
 
 pytestmark = [pytest.mark.python_only, pytest.mark.filterwarnings("ignore")]  # torch and transformers warn
 
@@ -103,3 +108,40 @@ def test_lists_and_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     ):  # fmt: skip
         assert main(["lora", *words]) != 0
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arch", "modules"), [("llama", LLAMA), ("gpt2", ["c_attn", "c_fc"])], ids=["llama", "gpt2"])
+def test_merged_dora(tmp_path: Path, arch: str, modules: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """DoRA gives the rows of ``W + B A`` new lengths; it is refused beside a model.  Oracle: its formula in torch."""
+    write_checkpoint(tmp_path / "hf", arch)
+    oracle, out, hf = oracle_of(arch), tmp_path / "merged.gguf", str(tmp_path / "hf")
+    halves, random = make_adapter(tmp_path / "plain", oracle, modules, 3), np.random.default_rng(1)
+    kept = {name: value.clone() for name, value in oracle.model.state_dict().items()}
+    plain, given = oracle.answer(IDS).numpy(), dict(halves)
+    for name, a in halves.items():
+        if not name.endswith("lora_A"):
+            continue
+        module = oracle.model.get_submodule(name[: -len(".lora_A")])
+        turns = type(module).__name__ == "Conv1D"
+        weight = module.weight.detach().numpy()
+        rows = (weight.T if turns else weight) + np.float32(8 / 3) * (halves[name[:-1] + "B"] @ a)
+        lengths = (np.abs(random.standard_normal(len(rows))) + 0.5).astype(np.float32)
+        rows *= (lengths / np.linalg.norm(rows, axis=1))[:, None]
+        given[f"{name[: -len('.lora_A')]}.lora_magnitude_vector"] = lengths
+        with torch.no_grad():
+            module.weight.copy_(torch.from_numpy(np.ascontiguousarray(rows.T if turns else rows)))
+    expected = oracle.answer(IDS).numpy()
+    oracle.model.load_state_dict(kept)
+    assert np.abs(expected - plain).max() > 0.1 * np.abs(expected).max()
+    write_peft_adapter(tmp_path / "a", given, {"r": 3, "lora_alpha": 8, "target_modules": modules, "use_dora": True})
+    assert main(["lora", "merge", hf, str(out), "--lora", str(tmp_path / "a")]) == 0
+    assert np.abs(logits(out, [], "cpu") - expected).max() <= 1e-3 * np.abs(expected).max()
+    capsys.readouterr()
+    for words in (
+        ["lora", "merge", hf, str(out), "--lora", f"{tmp_path / 'a'},{tmp_path / 'plain'}"],
+        ["lora", "convert", str(tmp_path / "a"), str(tmp_path / "x.gguf"), "--for", hf],
+    ):
+        assert main(words) != 0
+        assert "use_dora" in capsys.readouterr().err
+    with pytest.raises(UnsupportedError, match="use_dora.*quire lora merge"):
+        LLM(hf, lora_modules={"a": tmp_path / "a"}, threads=1)

@@ -145,7 +145,7 @@ def pair(module: str = Q, rank: int = 4, n_in: int = 64, n_out: int = 64) -> dic
 FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"peft_type": "ADALORA"}, "'peft_type' of adapter_config.json.* ADALORA"),
     ({"peft_type": None}, "'peft_type' is missing in adapter_config.json"),
-    ({"use_dora": True}, "'use_dora' of adapter_config.json.* true"),
+    ({"use_dora": True}, "has no lora_magnitude_vector"),
     ({"use_qalora": True}, "'use_qalora'"),
     ({"use_bdlora": {"nblocks": 2}}, "'use_bdlora'"),
     ({"lora_bias": True}, "'lora_bias'"),

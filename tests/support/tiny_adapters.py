@@ -48,9 +48,15 @@ def write_gguf_adapter(
 def write_peft_adapter(
     folder: Path, halves: Mapping[str, Array], config: Mapping[str, Any], dtype: str = "F32"
 ) -> Path:
-    """Write a folder like PEFT.  ``halves`` are named by modules with ``.lora_A`` and ``.lora_B``."""
+    """Write a folder like PEFT.  ``halves`` are named by modules with ``.lora_A`` and ``.lora_B``.
+
+    Vectors are named as PEFT names ``.lora_magnitude_vector``.
+    """
     folder.mkdir()
     (folder / "adapter_config.json").write_text(json.dumps(PEFT_CONFIG | dict(config)), encoding="utf-8")
-    tensors = {f"base_model.model.{name}.weight": np.ascontiguousarray(half) for name, half in halves.items()}
+    tensors = {
+        f"base_model.model.{name}{'.weight' if half.ndim != 1 else ''}": np.ascontiguousarray(half)
+        for name, half in halves.items()
+    }
     write_safetensors(folder / "adapter_model.safetensors", tensors, dtype)
     return folder

@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING
 from ..errors import LoadError, UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    import numpy.typing as npt
+
     from ..files.gguf import GGUFReader
 
 _HALVES = (".lora_a", ".lora_b")
@@ -24,11 +29,18 @@ class Adapter:
 
     It adds ``scale * alpha / rank * B (A x)`` to the product of a matrix ``W [n_out, n_in]``, where ``A [rank, n_in]``
     is the tensor ``W.lora_a`` and ``B [n_out, rank]`` is ``W.lora_b``.  If alpha is absent or 0, the factor is
-    ``scale``.
+    ``scale``.  ``merges``: it will be merged into the matrices, which some adapters need.
     """
 
     reader: GGUFReader
     scale: float = 1.0
+    merges: bool = False
+
+    @property
+    def magnitudes(self) -> Mapping[str, npt.NDArray[np.float32]]:
+        """The length of each row of ``W + factor * B A``, by matrix (Liu et al. 2024, "DoRA"); empty for LoRA."""
+        found: Mapping[str, npt.NDArray[np.float32]] = getattr(self.reader, "magnitudes", {})
+        return found
 
     @property
     def alpha(self) -> float:
@@ -59,6 +71,8 @@ class Adapter:
             raise LoadError(f"[adapter] scale {self.scale} is not finite")
         if abs(self.alpha) > _ALPHA_MAX:
             raise LoadError(f"[adapter] alpha {self.alpha:g} is out of range: expected at most {_ALPHA_MAX:g}")
+        if self.magnitudes and not self.merges:
+            raise UnsupportedError("[adapter] unsupported use_dora beside the model: merge it with 'quire lora merge'")
         names = {info.name: info for info in self.reader.tensors}
         if not names:
             raise LoadError("[adapter] the file has no tensors")

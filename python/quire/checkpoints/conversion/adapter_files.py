@@ -57,7 +57,9 @@ def write_merged(
         RequestError: The type is unknown.
         UnsupportedError: An adapter changes what Quire cannot change, or values cannot be stored in the type.
     """
-    with opened_adapters(given, base) as adapters:
+    with opened_adapters(given, base, merges=True) as adapters:
+        if len(adapters) > 1 and any(adapter.magnitudes for adapter in adapters):
+            raise UnsupportedError("[adapter] unsupported use_dora beside other adapters: merge it alone")
         products = load_model(base, adapters=adapters).products
         merged = [name for name in products if any(f"{name}.lora_a" in each.reader for each in adapters)]
         types = {info.name: info.dtype for info in base.tensors}
@@ -108,6 +110,9 @@ def _merged(name: str, tensor: Tensor, adapters: Sequence[Adapter], scale: float
                 values[begin : begin + _SLAB_ROWS] += np.float32(adapter.factor(rank) / scale) * (
                     b[begin : begin + _SLAB_ROWS] @ a
                 )
+        if (lengths := adapter.magnitudes.get(name)) is not None:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                values *= (lengths / (abs(scale) * np.linalg.norm(values, axis=1)))[:, None]
     if not np.isfinite(values).all():
         raise LoadError(f"[adapter] merging '{name}' gives numbers that are not finite")
     return [values[begin : begin + _SLAB_ROWS] for begin in range(0, n_out, _SLAB_ROWS)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...errors import UnsupportedError
 from ..mapping import Array, Change, Fields
 
 if TYPE_CHECKING:
@@ -60,6 +61,20 @@ class Effect:
         chosen = Product(product.left[self.rows], product.right[:, self.columns])
         chosen = chosen.turned() if self.turns else chosen
         return Product(chosen.left * self.factors[:, None], chosen.right)
+
+    def lengths(self, lengths: Array, n_columns: int) -> Array:
+        """Return the lengths of the result's rows, given those of the rows of ``W``, or of its columns if it turns.
+
+        UnsupportedError if the result has not all numbers of a row.
+        """
+        import numpy as np
+
+        rows, columns = (self.columns, self.rows) if self.turns else (self.rows, self.columns)
+        if len(columns) != n_columns:
+            raise UnsupportedError(
+                "[adapter] unsupported DoRA for a matrix of which conversion keeps some columns only"
+            )
+        return np.asarray(lengths[rows] * np.abs(self.factors), np.float32)
 
     def equals(self, other: Effect) -> bool:
         import numpy as np

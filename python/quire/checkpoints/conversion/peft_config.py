@@ -31,7 +31,7 @@ _WITHOUT_EFFECT = (
 )  # fmt: skip
 # Fields whose effect Quire does not compute, with the values that have none.  Null and empty values have none either.
 _FIXED: Mapping[str, tuple[object, ...]] = {
-    "peft_type": ("LORA",), "bias": ("none",), "use_dora": (False,), "use_qalora": (False,), "use_bdlora": (False,),
+    "peft_type": ("LORA",), "bias": ("none",), "use_qalora": (False,), "use_bdlora": (False,),
     "lora_bias": (False,), "ensure_weight_tying": (False,), "modules_to_save": (), "trainable_token_indices": (),
     "target_parameters": (), "layer_replication": (), "megatron_config": (), "arrow_config": (), "kasa_config": (),
     "monteclora_config": (), "velora_config": (), "alora_invocation_tokens": (), "invocation_string": (),
@@ -68,6 +68,7 @@ class PeftConfig:
         self.rank = fields.integer("r", 8, low=1)
         self.alpha = _finite("lora_alpha", fields.number("lora_alpha", 8.0))
         self._is_rank_stabilized = fields.flag("use_rslora", False)
+        self.has_magnitudes = fields.flag("use_dora", False)
         ranks, alphas = fields.inner("rank_pattern"), fields.inner("alpha_pattern")
         self._match_time = MatchTime()
         self._ranks = [(self._end(one, "rank_pattern"), ranks.integer(one, low=1)) for one in ranks.names()]

@@ -23,6 +23,8 @@ __all__ = ["PeftFolder", "PeftReader", "opened_adapters"]
 
 _WEIGHTS, _PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 _HALVES = (".lora_A.weight", ".lora_B.weight")
+# Lengths of rows in place of the model's (Liu et al. 2024, "DoRA"); the second name is of PEFT before 0.11.
+_MAGNITUDES = (".lora_magnitude_vector", ".lora_magnitude_vector.weight")
 _PREFIX = "base_model.model."  # from PEFT's wrapper of the model
 
 
@@ -46,9 +48,11 @@ class PeftFolder:
         self._file = SafetensorsFile(folder / _WEIGHTS)
         self.size_bytes = (folder / _WEIGHTS).stat().st_size
         self.products = {module: self._product(module) for module in self._modules()}
+        self.magnitudes = {module: self._magnitude(module) for module in self.products if self.config.has_magnitudes}
 
     def _modules(self) -> list[str]:
-        names = list(self._file)
+        ends = _MAGNITUDES if self.config.has_magnitudes else ()
+        names = [name for name in self._file if not name.endswith(ends)]
         if not names:
             raise LoadError("[adapter] the file has no tensors")
         for name in names:
@@ -75,6 +79,15 @@ class PeftFolder:
             )
         right, left = (self._values(f"{_PREFIX}{module}{half}") for half in _HALVES)
         return Product(left, right)
+
+    def _magnitude(self, module: str) -> Array:
+        n_out = self.products[module].shape[0]
+        name = next((f"{_PREFIX}{module}{end}" for end in _MAGNITUDES if f"{_PREFIX}{module}{end}" in self._file), None)
+        if name is None or self._file.shape(name) != (n_out,):
+            raise LoadError(
+                f"[adapter] '{module}' has no lora_magnitude_vector of {n_out} numbers, which 'use_dora' of {CONFIG} needs"
+            )
+        return self._values(name)
 
     def _values(self, name: str) -> Array:
         """Return one half in float32, in which PEFT computes too."""
@@ -104,6 +117,7 @@ class PeftReader(MadeReader):
             factors[module] == config.alpha / product.rank for module, product in products.items()
         )
         self._products: dict[str, Product] = {}
+        self.magnitudes: dict[str, Array] = {}  # of DoRA: the lengths of the rows of ``W + B A``
         for place in places_of({module: product.shape for module, product in products.items()}, base):
             product = products[place.module]
             if place.effect is not None:
@@ -112,6 +126,10 @@ class PeftReader(MadeReader):
             if not np.isfinite(product.left).all():
                 raise LoadError(f"[adapter] the numbers of '{place.module}' times their factor are not finite")
             self._products[place.target] = product
+            if (lengths := peft.magnitudes.get(place.module)) is not None:
+                if place.effect is not None:
+                    lengths = place.effect.lengths(lengths, products[place.module].shape[1])
+                self.magnitudes[place.target] = lengths
         writer = GGUFWriter(scratch / "adapter.gguf", base.metadata.text("general.architecture"))
         try:
             writer.set("general.type", "adapter")
@@ -138,11 +156,11 @@ class PeftReader(MadeReader):
 
 @contextmanager
 def opened_adapters(
-    given: Sequence[tuple[str, float]], base: GGUFReader, load: LoadMode = "mmap"
+    given: Sequence[tuple[str, float]], base: GGUFReader, load: LoadMode = "mmap", *, merges: bool = False
 ) -> Iterator[list[Adapter]]:
     """Open adapters with their scales, to be read while a model is loaded from ``base``.
 
-    Each is a GGUF file or a PEFT folder.  Their tensors remain valid after the block.  Raises what ``GGUFReader`` and
+    Each is a GGUF file or a PEFT folder.  ``merges``: see ``Adapter``.  Their tensors remain valid after the block.  Raises what ``GGUFReader`` and
     ``PeftReader`` raise.
     """
     with ExitStack() as stack:
@@ -153,9 +171,9 @@ def opened_adapters(
                     raise LoadError(
                         f"[adapter] {path} is a file in a PEFT folder: expected the folder itself, or a GGUF file"
                     )
-                adapters.append(Adapter(GGUFReader(path, load), scale))
+                adapters.append(Adapter(GGUFReader(path, load), scale, merges))
                 continue
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quire-")))
             reader = stack.enter_context(PeftReader(Path(path), base, scratch))
-            adapters.append(Adapter(reader, scale))
+            adapters.append(Adapter(reader, scale, merges))
         yield adapters

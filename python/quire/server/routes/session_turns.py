@@ -141,7 +141,7 @@ async def pinned(context: RequestContext[Any], engine: EngineClient, session: St
     """Pin what the cache has of a session, in place of what was pinned; without room for it, nothing changes."""
     session.may_be_pinned = True
     values: dict[str, Any] = {"name": session.id, "history": session.history(), "options": session.options}
-    values["adapter"] = None if context.adapter is None else [context.adapter]
+    values["adapter"] = None if session.adapter is None else [session.adapter]
     found = await context.ask(engine, Ask(0, "pin", {**values, "salt": session.caller.salt}))
     session.n_pinned_tokens = found["n_tokens"]
     if session.is_deleted:  # meanwhile
