@@ -260,9 +260,7 @@ class Engine:
         RequestError if it has nothing of it; CapacityError if the disk is full or blocks were evicted meanwhile;
         UnsupportedError if the model keeps no prefixes.
         """
-        return self.decoder().export_prefix(
-            token_ids, path, salt=salt, note=note, adapter=self._adapters_name(adapter)
-        )
+        return self.decoder().export_prefix(token_ids, path, salt=salt, note=note, adapter=self._adapters_name(adapter))
 
     def import_prefix(self, token_ids: Sequence[int], path: str, salt: bytes, adapter: ChosenAdapters = None) -> int:
         """Load what a file has of a text into the cache; return how many tokens the cache has now.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
 
 from ..params.request_fields import read_keywords
@@ -494,9 +493,7 @@ class LLM(ControlledCore):
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
