@@ -117,7 +117,7 @@ class PeftReader(MadeReader):
             factors[module] == config.alpha / product.rank for module, product in products.items()
         )
         self._products: dict[str, Product] = {}
-        self.magnitudes: dict[str, Array] = {}  # of DoRA: the lengths of the rows of ``W + B A``
+        self.magnitudes: dict[str, Array] = {}  # lengths of the rows of ``W + B A``, for DoRA
         for place in places_of({module: product.shape for module, product in products.items()}, base):
             product = products[place.module]
             if place.effect is not None:
