@@ -72,7 +72,9 @@ class Adapter:
         if abs(self.alpha) > _ALPHA_MAX:
             raise LoadError(f"[adapter] alpha {self.alpha:g} is out of range: expected at most {_ALPHA_MAX:g}")
         if self.magnitudes and not self.merges:
-            raise UnsupportedError("[adapter] unsupported use_dora beside the model: merge it with 'quire lora merge'")
+            raise UnsupportedError(
+                "[adapter] unsupported use_dora here: merge it into a GGUF file with 'quire lora merge'"
+            )
         names = {info.name: info for info in self.reader.tensors}
         if not names:
             raise LoadError("[adapter] the file has no tensors")
