@@ -79,6 +79,10 @@ def test_untapped_layers_are_rejected(tmp_path: Path) -> None:
         for layers in ([0], [1, 2], [-1]):
             with pytest.raises(RequestError, match=rf"layers has {min(set(layers) - {1})}, .*\(1,\)"):
                 model.hidden_states([1, 2], layers=layers)
+        odd: tuple[Any, ...] = ([None], [1, "a", 5], [[1]], range(10**9))
+        for layers in odd:
+            with pytest.raises(RequestError, match=r"^\[hidden_states\] layers has "):
+                model.hidden_states([1, 2], layers=layers)
         with pytest.raises(RequestError, match="layers is empty"):
             model.hidden_states([1, 2], layers=[])
     with pytest.raises(UnsupportedError, match=r"^\[taps\] qwen3 .* 99\b"):

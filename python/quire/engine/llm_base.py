@@ -331,10 +331,11 @@ class LLMBase(ModelControls):
         """Return layers whose hidden states can be read.  RequestError if one of them is not tapped, or for none."""
         if isinstance(layers, str | bytes) or not isinstance(layers, Sequence):
             raise RequestError(f"[hidden_states] layers {layers!r:.40} is no list of layers")
-        if missing := sorted(set(layers).difference(self.config.taps)):
-            raise RequestError(
-                f"[hidden_states] layers has {missing[0]}, but the model was opened with taps={self.config.taps}"
-            )
+        for layer in layers:
+            if layer not in self.config.taps:
+                raise RequestError(
+                    f"[hidden_states] layers has {layer!r:.40}, but the model was opened with taps={self.config.taps}"
+                )
         if not layers:
             raise RequestError("[hidden_states] layers is empty: name one or more of the taps")
         return layers
