@@ -169,6 +169,19 @@ def test_replicas_follow_the_queue_and_the_caches(
     assert autoscale(context)[0] == expected  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"replicas": "0"}, {"num_cpus": "nan"}, {"num_gpus": "1e999"}, {"max_replicas": "1", "replicas": "2"},
+     {"max_ongoing_requests": "-1"}, {"ingresses": "1.5"}, {"queued_tokens": "0"}],
+)  # fmt: skip
+def test_numbers_out_of_range_are_refused_before_a_cluster_starts(wrong: dict[str, str]) -> None:
+    from quire.errors import RequestError
+    from quire.ray.cluster import run
+
+    with pytest.raises(RequestError, match=next(iter(wrong))):
+        run("no-such-host:1", wrong, (), host="127.0.0.1", port=0, check=print, say=print)
+
+
 def test_serve_deploys_on_a_cluster_until_it_is_interrupted(client: httpx.Client) -> None:
     address = ray.get_runtime_context().gcs_address
     command = [sys.executable, "-m", "quire", "serve", "--ray", address, "--ray-arg", "num_cpus=0.5", *OPTIONS.split()]

@@ -20,6 +20,7 @@ __all__ = ["run"]
 _NAME = "default"  # as serve run has it
 _NUMBERS = ("replicas", "max_replicas", "ingresses", "num_cpus", "num_gpus", "max_ongoing_requests",
             "queued_tokens", "multiplexed")  # fmt: skip
+_MOST = 1_000_000_000
 
 
 def run(
@@ -62,10 +63,18 @@ def _numbers(given: Mapping[str, str]) -> dict[str, float]:
     for name, value in given.items():
         if name not in _NUMBERS:
             raise RequestError(f"[ray] unknown argument {name!r:.80} (known: {', '.join(_NUMBERS)})")
+        is_share = name.startswith("num_")
         try:
-            found[name] = float(value) if name.startswith("num_") else int(value)
+            number = float(value) if is_share else int(value)
         except ValueError:
-            raise RequestError(f"[ray] {name} is {value!r:.40}: expected a number") from None
+            expected = "a number" if is_share else "a whole number"
+            raise RequestError(f"[ray] {name} is {value[:40]!r}: expected {expected}") from None
+        least = 0 if is_share or name == "multiplexed" else 1
+        if not least <= number <= _MOST:  # false for NaN
+            raise RequestError(f"[ray] {name} {value[:40]} is out of range: expected {least} to {_MOST}")
+        found[name] = number
+    if (most := found.get("max_replicas")) is not None and most < (least_replicas := found.get("replicas", 1)):
+        raise RequestError(f"[ray] max_replicas {most} is less than replicas {least_replicas}")
     return found
 
 
