@@ -75,6 +75,10 @@ def test_a_peer_gives_what_windows_and_states_need(name: str, tmp_path: Path) ->
         assert n_found == 192
         assert set(needed) <= set(held)
         record = files[needed[0]].read_bytes()
+        blocks.check_header(record[:128])
+        for bad in (b"", record[:127], b"x" + record[1:128], record[:24] + b"\xff" * 8 + record[32:128]):
+            with pytest.raises(LoadError):
+                blocks.check_header(bad)
         for bad in (b"", record[:-1], record + b"x", record[:-1] + bytes([record[-1] ^ 1]), b"x" + record[1:]):
             with pytest.raises(LoadError):
                 blocks.keep_record(bad)

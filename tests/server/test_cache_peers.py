@@ -6,6 +6,7 @@ Oracle: the answer without peers, and the counts of cached tokens.
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 import time
 from collections import Counter
@@ -21,9 +22,11 @@ import pytest
 from quire.errors import LoadError, RequestError
 from quire.routing.front import Front
 from quire.server.routes.cache_blocks import BlocksBody
-from quire.server.settings import Settings
+from quire.server.settings import Settings, read_peer_key
 from quire.server.worker import peers as peers_module
+from quire.server.worker.model_worker import ModelWorker
 from quire.server.worker.peers import Peers
+from quire.server.worker.protocol import Ask, Open
 from served import Served, served
 
 KEY = "a-key-of-peers"
@@ -86,6 +89,7 @@ def test_only_peers_read_blocks(owner: tuple[Served, Path]) -> None:
             assert refused.status_code == 401
         head = {"authorization": f"Bearer {KEY}"}
         assert client.get("/v1/models", headers=head).status_code == 401  # the peers' key is no caller's
+        body["entries"] *= 2  # each is sent once
         assert client.post("/v1/cache/blocks", json=body, headers=head).content == entry.read_bytes()
         held = client.post("/v1/cache/blocks", json={**body, "held_only": True}, headers=head)
         assert held.json() == {"held": [entry.stem]}
@@ -98,6 +102,22 @@ def test_peers_need_a_folder_and_a_key() -> None:
         Settings(cache_peer_key=KEY)
     with pytest.raises(RequestError, match="--cache-peer-key-file"):
         Settings(cache_peers=("http://host:1",), cache_disk="cache")
+    with pytest.raises(RequestError, match="API key"):
+        Settings(cache_peer_key=KEY, cache_disk="cache", api_keys=("of-a-caller", KEY))
+
+
+def test_peers_share_one_key(tmp_path: Path) -> None:
+    (tmp_path / "peer").write_text(f"{KEY}\n")
+    assert read_peer_key(tmp_path / "peer") == KEY
+    (tmp_path / "peer").write_text(f"{KEY}\nanother-key\n")
+    with pytest.raises(RequestError, match="2 keys"):
+        read_peer_key(tmp_path / "peer")
+
+
+def test_a_peer_that_refuses_says_why(owner: tuple[Served, Path], caplog: pytest.LogCaptureFixture) -> None:
+    there, _ = owner
+    assert Peers([there.url], KEY + "x", FakeEngine()).fetch(object()) == 0  # type: ignore[arg-type]
+    assert "401: missing or invalid key of a peer" in caplog.text
 
 
 class FakeEngine:
@@ -109,6 +129,10 @@ class FakeEngine:
 
     def find_missing(self, request: object, held: Sequence[str] | None = None) -> tuple[int, list[str]]:
         return (128, ["a", "b"]) if held is None else (64 * len(held), list(held))
+
+    def check_header(self, header: bytes) -> None:
+        if int.from_bytes(header[24:32], "little") > 1 << 20:
+            raise LoadError("[cache-peers] a block is damaged")
 
     def keep_record(self, record: bytes) -> bool:
         if b"damaged" in record:
@@ -165,6 +189,7 @@ def peer(contents: bytes, held: bytes = b'{"held": ["a", "b"]}', wait: threading
         (record(b"one") + record(b"two"), b'{"held": ["a", "b"]}', 2),
         (record(b"one"), b'{"held": ["a", "b"]}', 1),  # evicted meanwhile
         (record(b"damaged") + record(b"two"), b'{"held": ["a", "b"]}', 0),
+        (record(b"one") + record(b"two") + record(b"more"), b'{"held": ["a", "b"]}', 2),
         (b"\xff" * 500, b'{"held": ["a", "b"]}', 0),
         (b"", b'{"held": ["a", "b"]}', 0),
         (record(b"one"), b'{"held": {"a": 1}}', 0),
@@ -178,6 +203,20 @@ def test_a_peer_that_sends_something_else_is_a_miss(contents: bytes, held: bytes
     with peer(contents, held) as url:
         found = Peers([url], KEY, engine).fetch(object())  # type: ignore[arg-type]
     assert (found, len(engine.kept)) == (128 if n_kept == 2 else 0, n_kept)
+
+
+def test_a_peer_that_always_has_more_is_asked_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_module, "_ASK_S", 0.1)
+    names, n = [str(i) for i in range(1000)], 0
+
+    def held(self: Peers, url: str, names: Sequence[str]) -> Sequence[str]:
+        nonlocal n
+        n += 1
+        time.sleep(0.1)
+        return names[:n]
+
+    monkeypatch.setattr(Peers, "_held", held)
+    assert Peers(["http://127.0.0.1:9"], KEY, FakeEngine())._held_now("", names) == ["0"]  # type: ignore[arg-type]
 
 
 def test_a_slow_peer_is_given_up_and_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +240,20 @@ def test_a_long_prompt_asks_for_no_more_than_a_peer_accepts(monkeypatch: pytest.
     Peers(["http://127.0.0.1:9"], KEY, engine).fetch(object())  # type: ignore[arg-type]
     (schema,) = msgspec.json.schema(BlocksBody)["$defs"].values()
     assert asked == [schema["properties"]["entries"]["maxItems"]]
+
+
+def test_waiting_for_the_disk_keeps_no_request_waiting() -> None:
+    told, done = queue.SimpleQueue[Any](), threading.Event()
+    worker = ModelWorker(Open(None, {"threads": 1}), lambda messages: [told.put(each) for each in messages])
+    try:
+        worker._questions.add({"await_written": lambda: done.wait(60)})
+        for i in range(8):
+            worker.handle(Ask(i, "await_written", {}))
+        worker.handle(Ask(8, "detokenize", {"ids": []}))
+        assert told.get(timeout=60).id == 8
+    finally:
+        done.set()
+        worker.close()
 
 
 def test_nothing_is_read_where_computing_is_faster() -> None:

@@ -1,5 +1,6 @@
 // The parts of the decoder that save and restore prefixes.  Files are read and written on the caller's thread, and the
 // pool is read and filled on the decoder's, a limited part at a time.
+#include <cstring>
 #include <unordered_set>
 #include <utility>
 
@@ -119,7 +120,14 @@ SequenceCache::Below Decoder::find_missing(Request request, const TierKeys *held
 bool Decoder::keep_record(std::span<const uint8_t> record) {
     CacheTiers *tiers = loop_.tiers();
     if (tiers == nullptr) return true;
-    const auto entry = read_record(record, tiers->identity(), tiers->sizes());
+    RecordHeader header{};
+    const bool is_header = record.size() == header.size(); // alone: is the rest worth reading?
+    if (is_header) {
+        std::memcpy(header.data(), record.data(), header.size());
+        const auto info = read_header(header, tiers->identity());
+        if (info && tiers->sizes().of(info->key.group) == info->size_bytes) return true;
+    }
+    const auto entry = is_header ? std::nullopt : read_record(record, tiers->identity(), tiers->sizes());
     if (!entry) throw LoadError("cache-peers", "a block is damaged or of another model");
     return tiers->keep(*entry);
 }

@@ -717,6 +717,8 @@ class Decoder:
     def keep_record(self, record: bytes) -> bool:
         """Keep an entry that a peer sent in the tiers.  False: there is no room for now.
 
+        A header alone is checked, so that nobody reads contents of another size.
+
         Raises:
             LoadError: It is damaged, or of another model.
         """

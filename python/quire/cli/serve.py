@@ -360,11 +360,11 @@ def _defaults(options: dict[str, Any], chat: ChatSettings) -> dict[str, Any]:
 
 
 def _settings(options: dict[str, Any]) -> Settings:
-    from ..server.settings import Settings, check_key, read_keys
+    from ..server.settings import Settings, check_key, read_keys, read_peer_key
 
     key_file, keys = options.pop("api_key_file"), options.pop("api_keys")
     if (peer_file := options.pop("cache_peer_key_file")) is not None:
-        options["cache_peer_key"] = read_keys(peer_file)[0][0]
+        options["cache_peer_key"] = read_peer_key(peer_file)
     values = {name: value for name, value in options.items() if value is not None and name != "no_access_log"}
     values["access_log"] = not options["no_access_log"]
     values["tools"] = values.pop("run_tools")

@@ -22,6 +22,10 @@ class PrefixBlocks:
         made = self._engine.native_request(request)
         return self._engine.decoder().find_missing(made, held)
 
+    def check_header(self, header: bytes) -> None:
+        """Raise LoadError unless an entry of this model and of its size has this header."""
+        self._engine.decoder().keep_record(header)
+
     def keep_record(self, record: bytes) -> bool:
         """Keep an entry that a peer sent; False: there is no room for now.  LoadError if it is damaged."""
         return self._engine.decoder().keep_record(record)

@@ -14,7 +14,7 @@ from .keep_alive import FOREVER
 from .origins import Origins
 from .pinned_fetch import HostRules
 
-__all__ = ["Settings", "check_key", "is_loopback", "read_keys"]
+__all__ = ["Settings", "check_key", "is_loopback", "read_keys", "read_peer_key"]
 
 MIB = 1 << 20
 _KEY_LINE = re.compile(r"(.*?)(?:\s+max-priority=(-?\d{1,4}))?")
@@ -193,6 +193,10 @@ class Settings:
             raise RequestError("[serve] peers exchange blocks of the cache's folder: give one with --cache-disk")
         if self.cache_peers and self.cache_peer_key is None:
             raise RequestError("[serve] --cache-peers needs the key of the peers: --cache-peer-key-file FILE")
+        if self.cache_peer_key in self.api_keys:
+            raise RequestError(
+                "[serve] the key of the peers is an API key: with it, callers could read others' prompts"
+            )
         if self.tools.mcp is not None and not self.api_keys and not is_loopback(self.host):
             raise RequestError(
                 f"[serve] --mcp at the public address {self.host} would let everybody run your tools: "
@@ -233,6 +237,14 @@ def read_keys(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
         check_key(key, f"number {number} of {path}")
         lines[number - 1] = key
     return tuple(lines), priorities
+
+
+def read_peer_key(path: Path) -> str:
+    """Read the key that peers share from a file.  RequestError as for ``read_keys``, or if there are several."""
+    key, *more = read_keys(path)[0]
+    if more:
+        raise RequestError(f"[serve] {path} has {1 + len(more)} keys: peers share one")
+    return key
 
 
 def check_key(key: str, which: str) -> None:

@@ -45,9 +45,10 @@ async def send_blocks(context: RequestContext[BlocksBody]) -> Reply | Events:
     if settings.cache_disk is None:
         raise ApiError(403, "not_allowed", "the server has no --cache-disk")
     folder = Path(settings.cache_disk).expanduser() / body.identity
-    paths = [folder / name[:2] / f"{name}.kv" for name in body.entries]
+    names = list(dict.fromkeys(body.entries))
+    paths = [folder / name[:2] / f"{name}.kv" for name in names]
     if body.held_only:
-        return Reply.json({"held": await asyncio.to_thread(_held, body.entries, paths)})
+        return Reply.json({"held": await asyncio.to_thread(_held, names, paths)})
     if _Readers.n >= _MOST_READERS:
         raise ApiError(503, "overloaded", "too many peers are reading", retry_after_s=1)
     return Events(_records(paths), lambda error: b"", media_type=b"application/octet-stream")

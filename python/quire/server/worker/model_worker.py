@@ -51,6 +51,7 @@ __all__ = ["Emit", "ModelWorker"]
 # One of them is kept free for small jobs.
 _PREPARING_THREADS = 3
 _ENCODING_THREADS = 4
+_WRITING_THREADS = 16  # they only wait
 _BETWEEN_FIGURES_S = 0.02
 _MOST_SAID = 1000  # characters; an error may quote its input
 
@@ -95,6 +96,8 @@ class ModelWorker(LLMBase):
         self._encoding = FairPool(_ENCODING_THREADS, "quire-encode")
         # Loading takes long.  Pauses that wait for requests in flight have a thread of their own, so others end them.
         self._controlling, self._pausing = FairPool(1, "quire-control"), FairPool(1, "quire-pause")
+        # Waiting for the disk must not keep requests from being prepared.
+        self._writing = FairPool(_WRITING_THREADS, "quire-written")
         shown = self.tokenizer.all_token_bytes()
         shown += [b""] * (self.n_vocab - len(shown))
         self._context = WorkerContext(emit, self._end, self._running.__contains__, self._engine.cancel, shown)
@@ -162,6 +165,8 @@ class ModelWorker(LLMBase):
             pool = self._forming if message_has_form(message) else self._preparing
             if isinstance(message, wire.Ask) and message.verb == "control" and message.values["verb"] != "state":
                 pool = self._pausing if message.values["values"].get("mode") == "wait" else self._controlling
+            if isinstance(message, wire.Ask) and message.verb == "await_written":
+                pool = self._writing
             if message_has_media(message):
                 pool = self._encoding
             pool.submit(hints.key, hints.n_bytes, partial(self._prepare, message))
@@ -175,7 +180,7 @@ class ModelWorker(LLMBase):
     def close(self) -> None:
         """Stop the model and free its memory; requests in flight fail."""
         self._engine.release()  # ends what waits for requests in flight
-        for pool in (self._pausing, self._controlling, self._encoding, self._forming, self._preparing):
+        for pool in (self._writing, self._pausing, self._controlling, self._encoding, self._forming, self._preparing):
             pool.close()
         if self._peers is not None:
             self._peers.close()

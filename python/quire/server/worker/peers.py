@@ -35,11 +35,10 @@ _LEAST_TOKENS = 64
 _MOST_ENTRIES = 1 << 14  # as many as a peer accepts (routes/cache_blocks.py)
 _CONNECT_S, _ASK_S, _READ_S = 1.0, 1.0, 5.0
 _WRITTEN_S = 2.0
-_MOST_LOOKS, _BETWEEN_LOOKS_S = 20, 0.02  # while a peer writes blocks that it has just computed
+_BETWEEN_LOOKS_S = 0.02  # while a peer writes blocks that it has just computed
 _REST_S = 10.0  # for a peer that failed
 _HEADER_BYTES, _SIZE_AT = 128, 24  # native/kv/tier_record.h
-_MOST_RECORD_BYTES = 1 << 30
-_MOST_LIST_BYTES = 4 << 20
+_MOST_LIST_BYTES, _MOST_SAID_BYTES = 4 << 20, 4096
 _NEWEST_WEIGHT = 0.2
 _TRIED_AGAIN_AFTER = 32  # refusals: the network may be faster now
 _log = logging.getLogger("quire.server")
@@ -151,10 +150,9 @@ class Peers:
 
     def _held_now(self, url: str, names: Sequence[str]) -> list[str]:
         """Return what a peer has, once it is not writing more of it."""
+        end_s = time.monotonic() + _ASK_S
         held = self._held(url, names)
-        for _ in range(_MOST_LOOKS):
-            if not 0 < len(held) < len(names):
-                break
+        while 0 < len(held) < len(names) and time.monotonic() < end_s:
             time.sleep(_BETWEEN_LOOKS_S)
             before, held = held, self._held(url, names)
             if len(held) == len(before):
@@ -169,10 +167,9 @@ class Peers:
         """Read records until all are there, or time is up; return their number."""
         n, deadline_s = 0, time.monotonic() + _READ_S
         with self._asked(url, names, _READ_S, held_only=False) as answer:
-            while len(header := answer.read(_HEADER_BYTES)) == _HEADER_BYTES:
+            while n < len(names) and len(header := answer.read(_HEADER_BYTES)) == _HEADER_BYTES:
+                self._blocks.check_header(header)
                 (size,) = struct.unpack_from("<Q", header, _SIZE_AT)
-                if size > _MOST_RECORD_BYTES:
-                    raise ValueError("a block is too large")
                 record = header + answer.read(size)
                 while not self._blocks.keep_record(record):  # until the disk has written others
                     if time.monotonic() > deadline_s:
@@ -200,7 +197,7 @@ class Peers:
             connection.request("POST", _PATH, body, headers)
             answer = connection.getresponse()
             if answer.status != 200:
-                raise ValueError(f"status {answer.status}")
+                raise ValueError(f"status {answer.status}{_said(answer)}")
             yield answer
             if late.is_set():  # which reads as the answer's end
                 raise TimeoutError(f"no answer in {limit_s:g} seconds")
@@ -217,6 +214,14 @@ def await_written(blocks: PrefixBlocks) -> bool:
         n_quiet = 0 if blocks.n_unwritten_bytes() else n_quiet + 1
         time.sleep(0.005)
     return n_quiet == 2
+
+
+def _said(answer: http.client.HTTPResponse) -> str:
+    """Return why a peer refuses, as text to append."""
+    try:
+        return ": " + str(json.loads(answer.read(_MOST_SAID_BYTES))["error"]["message"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
 
 
 def _end(sock: socket.socket, late: threading.Event) -> None:
