@@ -54,7 +54,7 @@ class LeastCostModel : public PieceModel {
         int32_t token;
     };
 
-    // Of equal costs, the longest token wins, and an unknown character loses.
+    // Among equal costs, the longest token wins, and an unknown character loses.
     Best best_at(std::string_view text, size_t at, const LargeVector<Best> &best) const {
         const auto size = character_at(text.data(), at, text.size()).n_bytes;
         Best found{best[at + size].cost + unknown_cost, size, unknown};

@@ -23,7 +23,7 @@ from . import qwen3
 from .base import Block, Decoder, DenseConfig
 
 ARCHES = ("maple",)
-LIMIT = 7.0  # of the experts' activations, for files without the key
+LIMIT = 7.0  # limit of the experts' activations, for files without the key
 
 
 class Attention(qwen3.Attention):

@@ -13,7 +13,7 @@ from .classic import projections
 from .mamba2 import decay
 
 ARCHES = ("plamo2",)
-LEAST_RANK = 64  # of the projection to steps: files have no key for it
+LEAST_RANK = 64  # rank of the projection to steps: files have no key for it
 
 
 def bare(weights: Weights, name: str) -> str:

@@ -144,7 +144,7 @@ async def restore(context: RequestContext[FileBody]) -> Reply:
     except ApiError as error:
         context.service.sessions.grow(session, *before[:2])
         session.options, session.adapter = before[2:]
-        if error.code in ("invalid_request", "unsupported"):  # of the messages and options
+        if error.code in ("invalid_request", "unsupported"):  # wrong messages or options
             raise _unusable(error.message) from None
         raise
     finally:
