@@ -56,7 +56,7 @@ _DEVICES = _section(
 )
 _KEYS = _section(
     "Other values than the model's file",
-    "control_vectors control_vector_layers"
+    "control_vectors control_vector_layers taps"
     " override_kv hf_overrides rope_scaling rope_scale rope_freq_base rope_freq_scale yarn_orig_ctx yarn_ext_factor"
     " yarn_attn_factor yarn_beta_slow yarn_beta_fast",
 )

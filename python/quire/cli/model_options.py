@@ -20,6 +20,7 @@ from ..params.engine_rules import (
     JsonObject,
     KeyValues,
     LayerRange,
+    Layers,
     NamedPaths,
     Names,
     Overrides,
@@ -207,6 +208,16 @@ def _json_object(ctx: click.Context, param: click.Parameter, value: str | None) 
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+def _layers(ctx: click.Context, param: click.Parameter, value: str | None) -> object:
+    """Read numbers of layers."""
+    if value is None:
+        return None
+    try:
+        return Layers().check("[engine] taps", tuple(int(each) for each in value.split(",")))
+    except (RequestError, ValueError):
+        raise click.BadParameter("expected ascending layer numbers from 0, with commas", ctx, param) from None
+
+
 def _names(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> tuple[str, ...] | None:
     """Return the names; None if there are none."""
     return tuple(values) or None
@@ -247,6 +258,8 @@ def _click_option(name: str, option: EngineOption, default: object) -> Decorator
         case Adapters() | Overrides() | KeyValues() | NamedPaths() | Names():
             read = _REPEATED[type(rule)]
             return click.option(*flags, multiple=True, callback=read, metavar=option.metavar, help=option.help)
+        case Layers():
+            return click.option(*flags, callback=_layers, metavar=option.metavar, help=option.help)
         case LayerRange():
             more |= {"nargs": 2, "type": int, "default": None, "show_default": False}
         case JsonObject():

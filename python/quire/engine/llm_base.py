@@ -340,10 +340,12 @@ class LLMBase(ModelControls):
             raise RequestError("[hidden_states] layers is empty: name one or more of the taps")
         return layers
 
-    def _tap_requests(self, prompts: Sequence[Prompt], layers: Sequence[int]) -> list[EngineRequest]:
+    def _tap_requests(
+        self, prompts: Sequence[Prompt], layers: Sequence[int], options: RequestOptions | None = None
+    ) -> list[EngineRequest]:
         """Return requests for hidden states after layers.  RequestError if one of them is not tapped, or for none."""
         self._checked_layers(layers)
-        return [self._prompts.embedding_request(prompt, "taps", RequestOptions()) for prompt in prompts]
+        return [self._prompts.embedding_request(prompt, "taps", options or RequestOptions()) for prompt in prompts]
 
     def _tapped(self, vectors: Sequence[Vectors], layers: Sequence[int]) -> list[npt.NDArray[np.float32]]:
         """Return the given layers of each request, whose rows hold all taps side by side."""

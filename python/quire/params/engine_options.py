@@ -305,7 +305,8 @@ class EngineConfig:
         doc="YaRN: turns within the trained context above which frequencies are kept; -1: the model's",
     ))
     taps: tuple[int, ...] = declared((), EngineOption(
-        rule=Layers(), doc="Layers, numbered from 0, whose hidden states LLM.hidden_states can return",
+        rule=Layers(), flags="--taps", metavar="LAYERS", server_only=True,
+        doc="Layers, numbered from 0 and separated by commas, whose hidden states can be returned",
     ))
     adapters: tuple[tuple[str, float], ...] = declared((), EngineOption(
         rule=Adapters(LORA_SCALE_MAX), flags="--lora --lora-scaled", metavar="FILE[:SCALE]",

@@ -171,6 +171,7 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     id_slot: Slot = -1
     lora: LoraScales = []
     post_sampling_probs: bool = False
+    return_hidden_states: bool | Annotated[list[Id], Meta(max_length=1024)] = False
     logit_bias: Annotated[dict[str, Bias], entry_limits("logit_bias")] = {}
     allowed_token_ids: Annotated[list[Id], Meta(min_length=1, max_length=1 << 18)] | None = None
     bad_token_ids: Annotated[list[Id], Meta(max_length=1 << 18)] = []

@@ -132,6 +132,7 @@ class ModelWorker(LLMBase):
             memory_bytes=self._memory_bytes,
             n_ctx_train=self.n_ctx_train,
             media=self.media,
+            taps=list(self.config.taps),
             **adapters_of(self),
         )
 
@@ -360,7 +361,10 @@ class ModelWorker(LLMBase):
                 known: Values = {"n_tokens": 0, "n_cached_tokens": 0, "seconds": 0.0}
                 self._end(message.id, [wire.Answer(message.id, {**encoded_values(vector, message), **known})])
                 return
-        request, values = self._vector_request(message, options, text)
+        if isinstance(message, wire.Embed) and message.layers is not None:
+            request, values = self._state_request(message, message.layers, options)
+        else:
+            request, values = self._vector_request(message, options, text)
         answer = Scoring(message.id, len(request.token_ids), self._end, values)
         self._know(running, self._engine.submit(request, answer.deliver))
 
@@ -373,6 +377,14 @@ class ModelWorker(LLMBase):
         found = self._image_vector(parts)
         alone = msgspec.structs.replace(message, prompt=str(parts["prompt"]), messages=[])
         return alone, None if found is None else found.vector
+
+    def _state_request(
+        self, message: wire.Embed, layers: Sequence[int], options: RequestOptions
+    ) -> tuple[EngineRequest, Callable[[Array], Values]]:
+        from .vectors import state_values
+
+        (request,) = self._tap_requests([message.prompt], layers, options)
+        return request, partial(state_values, self, layers)
 
     def _vector_request(
         self, message: wire.Embed | wire.Score | wire.Tag, options: RequestOptions, text: TextOptions

@@ -157,7 +157,8 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
     each token if it scores these.  ``tokens``: ``multi``, or if the model makes none, each token's hidden state.
     ``auto``: what the model makes.  ``messages``: embed this conversation, in the model's chat template, in place of
     ``prompt``; ``begins_answer``: with the beginning of an answer.  ``precisions``: return the vector in these too, by
-    name; see ``quantize_embeddings``.
+    name; see ``quantize_embeddings``.  ``layers``: return the hidden states after these layers instead, and their
+    ``shape``.
     """
 
     id: int
@@ -171,6 +172,7 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
     precisions: tuple[Literal["int8", "uint8", "binary", "ubinary"], ...] = ()
     messages: list[dict[str, Any]] = []
     begins_answer: bool = False
+    layers: list[int] | None = None
 
 
 class Tag(msgspec.Struct, frozen=True, array_like=True, tag="tag"):
@@ -250,7 +252,7 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     ``advised`` are sampling parameters that its authors advise.  ``memory_bytes`` is what its process may come to use
     with a full cache.  ``n_ctx_train`` is the number of positions it was trained on.  ``adapters`` are file names and
     scales; ``loras`` are their names in requests, which choose among them, or empty if the adapters are fixed.
-    ``media`` lists what it reads besides text: image, audio.
+    ``media`` lists what it reads besides text: image, audio.  ``taps``: layers whose hidden states can be read.
     """
 
     name: str
@@ -270,6 +272,7 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     adapters: list[tuple[str, float]] = []
     media: list[str] = []
     loras: list[str] = []
+    taps: list[int] = []
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):

@@ -24,10 +24,11 @@ from .embedding import Array, End, Scoring, shaped
 if TYPE_CHECKING:
     from ..._native.engine import Event
     from ...engine.engine import Deliver, EngineRequest
+    from ...engine.llm_base import LLMBase
     from ...engine.requests.prompts import Prompt, RequestOptions
     from ...engine.requests.texts import TextKind, TextOptions
 
-__all__ = ["LateScores", "encoded_values", "multi_values", "sparse_values", "token_values"]
+__all__ = ["LateScores", "encoded_values", "multi_values", "sparse_values", "state_values", "token_values"]
 
 Values: TypeAlias = dict[str, object]
 Found: TypeAlias = Callable[["Array | Exception"], None]
@@ -41,6 +42,12 @@ def encoded_values(vector: Array, asked: wire.Embed) -> Values:
     if made.ndim == 2:
         more["n_rows"] = len(made)
     return {"vector": made.astype("<f4").tobytes(), **more}
+
+
+def state_values(model: LLMBase, layers: Sequence[int], states: Array) -> Values:
+    """Return the answer's values for hidden states after layers."""
+    (found,) = model._tapped([Vectors(states)], layers)
+    return {"vector": found.astype("<f4").tobytes(), "shape": list(found.shape)}
 
 
 def sparse_values(maker: VectorMaker, ids: Sequence[int], hidden: Array) -> Values:

@@ -20,6 +20,7 @@ from ..session_turns import begin_turn
 from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
 from ..truncation import DROP_ADVICE
 from .chat_fields import ChatBody, checked_messages, counted
+from .hidden_states import check_rows, check_states, with_states
 
 __all__ = ["complete", "count", "delta_fields", "openai_logprob", "ranked"]
 
@@ -31,12 +32,19 @@ async def complete(context: RequestContext[ChatBody]) -> Reply | Events:
     work = await context.prepared(body.work, engine, context)
     work = structs.replace(work, messages=await context.with_images(work.messages))
     work, turn = begin_turn(context, engine, work, body)
+    layers = check_states(context, engine, work)
+    if layers is not None:
+        work = structs.replace(work, wants_prompt_ids=True)
     answer = ResponseStream(context, context.submit(engine, work), advice=DROP_ADVICE, turn=turn)
     await answer.start()
     shape = _Shape(body, body.model or context.model, context.service.version)
     if body.stream:
         return event_stream(shape.pieces(answer), Dialect.OPENAI)
-    return Reply.json(await shape.whole(answer))
+    if layers is None:
+        return Reply.json(await shape.whole(answer))
+    check_rows(answer, layers)
+    whole = await shape.whole(answer)
+    return Reply.json(await with_states(engine, answer, whole, shape.token_ids, layers))
 
 
 async def count(context: RequestContext[ChatBody]) -> Reply:
@@ -58,6 +66,7 @@ class _Shape:
         self._logprob = probability if body.post_sampling_probs else openai_logprob
         self._n_new = 0
         self._first_s = 0.0
+        self.token_ids: dict[int, list[int]] = {}  # of each choice
         self._head = {
             "id": f"chatcmpl-{new_id()}",
             "object": "chat.completion",
@@ -73,6 +82,7 @@ class _Shape:
         of_prompt: list[Any] | None = None if self._body.prompt_logprobs is None else [None]
         async for delta in answer.deltas():
             parts[delta.choice].add(delta)
+            self.token_ids.setdefault(delta.choice, []).extend(delta.token_ids)
             if of_prompt is not None:
                 of_prompt += [sse.raw(ranked(token)) for token in delta.prompt_logprobs]
         choices = [

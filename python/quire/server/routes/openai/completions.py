@@ -26,6 +26,7 @@ from ..merging import merged
 from ..sampling_fields import TopCount, check_alternatives, limits_of
 from ..session_turns import begin_turn
 from .chat_fields import StreamOptions
+from .hidden_states import check_rows, check_states, with_states
 
 __all__ = ["CompletionBody", "complete"]
 
@@ -144,6 +145,7 @@ class _Prompt:
     answer: ResponseStream
     echoed: str = ""
     ids: list[int] = field(default_factory=list)
+    token_ids: dict[int, list[int]] = field(default_factory=dict)  # of each choice that is shown
     shown: list[bytes] = field(default_factory=list)
     prompt_logprobs: list[Logprob] = field(default_factory=list)
 
@@ -161,9 +163,14 @@ async def complete(context: RequestContext[CompletionBody]) -> Reply | Events:
         works[0], turn = begin_turn(context, engine, works[0], body)
     elif body.session is not None:
         raise ApiError(400, "invalid_value", "a turn of a session takes a single text as its prompt", "prompt")
+    layers = check_states(context, engine, *works)
+    if layers is not None:
+        works = [msgspec.structs.replace(work, wants_prompt_ids=True) for work in works]
     prompts = [_Prompt(ResponseStream(context, context.submit(engine, work), turn=turn)) for work in works]
     for prompt in prompts:
         await prompt.answer.start()
+        if layers is not None:
+            check_rows(prompt.answer, layers, len(prompts))
         await _read_prompt(context, engine, prompt)
     head = {
         "id": f"cmpl-{new_id()}",
@@ -174,7 +181,11 @@ async def complete(context: RequestContext[CompletionBody]) -> Reply | Events:
     }
     if body.stream:
         return event_stream(_pieces(body, head, prompts), Dialect.OPENAI)
-    return Reply.json(await _whole(body, head, prompts))
+    whole = await _whole(body, head, prompts)
+    for i, prompt in enumerate(prompts if layers is not None else ()):
+        of_prompt = {"choices": whole["choices"][i * body.n : (i + 1) * body.n]}
+        await with_states(engine, prompt.answer, of_prompt, prompt.token_ids, layers or [])
+    return Reply.json(whole)
 
 
 async def _filled(
@@ -224,10 +235,12 @@ def _usage_of(body: CompletionBody, prompts: list[_Prompt]) -> Usage:
 
 async def _collect(body: CompletionBody, prompt: _Prompt) -> list[dict[str, Any]]:
     parts = [_Choice() for _ in range(body.best_of or body.n)]
+    written: dict[int, list[int]] = {}
     async for delta in prompt.answer.deltas():
         prompt.prompt_logprobs += delta.prompt_logprobs
         if body.max_tokens:
             parts[delta.choice].add(delta)
+            written.setdefault(delta.choice, []).extend(delta.token_ids)
     order = range(len(parts))
     if len(parts) > body.n:
         order = sorted(order, key=lambda i: -parts[i].mean_logprob())[: body.n]  # type: ignore[assignment]
@@ -235,6 +248,7 @@ async def _collect(body: CompletionBody, prompt: _Prompt) -> list[dict[str, Any]
     echoed = await offload(_table_of, prompt) if body.echo and body.logprobs is not None else _Table()
     ranked = None if body.prompt_logprobs is None else await offload(_all_ranked, prompt)
     choices = []
+    prompt.token_ids = {place: written.get(i, []) for place, i in enumerate(order)}
     for i in order:
         choice: dict[str, Any] = {
             "index": 0,
