@@ -6,7 +6,6 @@ wrong is a miss, and takes a limited time.
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
 import socket
@@ -23,6 +22,8 @@ import msgspec
 from ..fair_pool import FairPool
 
 if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
     from ...engine.engine import EngineRequest
     from ...engine.prefix_blocks import PrefixBlocks
 
@@ -179,10 +180,12 @@ class Peers:
         return n
 
     @contextmanager
-    def _asked(self, url: str, names: Sequence[str], limit_s: float, **more: Any) -> Iterator[http.client.HTTPResponse]:
+    def _asked(self, url: str, names: Sequence[str], limit_s: float, **more: Any) -> Iterator[HTTPResponse]:
+        from http.client import HTTPConnection, HTTPSConnection  # loads TLS, which few servers need
+
         parts = urlsplit(url)
         assert parts.hostname is not None
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = kind(parts.hostname, parts.port, timeout=_CONNECT_S)
         connection.connect()
         # Whatever the peer does, the connection ends after a while.
