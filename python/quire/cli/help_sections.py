@@ -48,7 +48,8 @@ _FORM = _section("Form of the answer", "json_schema json_schema_file grammar gra
 _SAMPLING = Section("Sampling", None)
 _MACHINE = _section(
     "Memory and processor",
-    "n_ctx threads kv_dtype n_blocks max_step_tokens snapshot_tokens cpu_mask kernels isa deterministic",
+    "n_ctx threads kv_dtype n_blocks max_step_tokens snapshot_tokens cpu_mask kernels isa deterministic"
+    " tensor_parallel_size pipeline_parallel_size",
 )
 _DEVICES = _section(
     "GPUs and other devices",
