@@ -378,6 +378,21 @@ def test_serving_on_ray_says_what_is_wrong(capsys: pytest.CaptureFixture[str], m
     assert "--ray" in capsys.readouterr().err
 
 
+def test_a_request_that_comes_back_is_refused() -> None:
+    async def test() -> None:
+        async with routed(ok) as (stubs, _, client):
+            await client.get("/v1/models", headers={"x-quire-front": "another"})
+            lines = stubs[0].asked[0].split("\r\n")
+            passed = [line.partition(": ")[2] for line in lines if line.startswith("x-quire-front: ")]
+            assert passed[0] == "another"
+            headers = [("x-quire-front", each) for each in passed]
+            refused = await client.get("/v1/models", headers=headers)
+            assert (refused.status_code, len(stubs[0].asked)) == (508, 1)
+            assert "--to" in refused.json()["error"]["message"]
+
+    run(test)
+
+
 def test_long_prompts_are_read_by_servers_for_prefill() -> None:
     async def test() -> None:
         prefill = Stub(ok)

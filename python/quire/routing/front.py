@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -33,6 +34,7 @@ _HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te",
      b"trailer", b"transfer-encoding", b"upgrade", b"host", b"content-length", b"expect")
 )  # fmt: skip
+_FRONT = b"x-quire-front"  # those that a request has passed
 _log = logging.getLogger("quire.route")
 T = TypeVar("T")
 
@@ -77,6 +79,7 @@ class Front:
         self.replicas = [HttpReplica(url.rstrip("/"), is_ready=False) for url in urls]
         self._policy = policy or Policy()
         self._hosts = hosts
+        self._id = secrets.token_hex(8).encode()
         self.counts: Counter[str] = Counter()
         self._bodies = Bodies()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
@@ -105,6 +108,8 @@ class Front:
         elif self._hosts is not None and host_of(host) not in self._hosts:
             # A page whose name resolves to this address sends that name.
             await refuse(send, 403, "host_not_allowed", "the Host header does not name this machine (see --allow-host)")
+        elif (_FRONT, self._id) in scope["headers"]:
+            await refuse(send, 508, "loop", "the request came back: --to or --prefill names this server's own address")
         elif scope["path"] == "/metrics":
             await reply(send, 200, b"text/plain; version=0.0.4", self._metrics().encode())
         else:
@@ -121,7 +126,7 @@ class Front:
         n_tries = n_sent = 0
         while n_tries < len(self.replicas) + 2 and (replica := await self._ready(hashes, tried)) is not None:
             try:
-                request = _request(self._client, replica, scope, headers, body)
+                request = _request(self._client, replica, scope, headers, body, self._id)
             except (httpx.InvalidURL, ValueError):
                 await refuse(send, 400, "malformed_request", "the request's target is not a path")
                 return
@@ -227,7 +232,12 @@ class Front:
 
 
 def _request(
-    client: httpx.AsyncClient, replica: HttpReplica, scope: Scope, headers: dict[bytes, bytes], body: bytes
+    client: httpx.AsyncClient,
+    replica: HttpReplica,
+    scope: Scope,
+    headers: dict[bytes, bytes],
+    body: bytes,
+    front: bytes,
 ) -> httpx.Request:
     path = scope.get("raw_path") or scope["path"].encode()
     query = b"?" + scope["query_string"] if scope["query_string"] else b""
@@ -235,6 +245,7 @@ def _request(
     # The page is of the front's own origin, which the replica does not know.
     own = headers.get(b"origin", b"").partition(b"://")[2] == host
     kept = [(name, value) for name, value in _kept(scope["headers"]) if not (own and name == b"origin")]
+    kept.append((_FRONT, front))
     content = body if body or scope["method"] == "POST" else None
     if not path.startswith(b"/") or not {b".", b".."}.isdisjoint(path.partition(b"?")[0].split(b"/")):
         raise ValueError(path)  # httpx would resolve dots, and replicas see another path than the front
