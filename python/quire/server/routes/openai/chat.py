@@ -66,7 +66,7 @@ class _Shape:
         self._logprob = probability if body.post_sampling_probs else openai_logprob
         self._n_new = 0
         self._first_s = 0.0
-        self.token_ids: dict[int, list[int]] = {}  # of each choice
+        self.token_ids: dict[int, list[int]] = {}  # by choice
         self._head = {
             "id": f"chatcmpl-{new_id()}",
             "object": "chat.completion",

@@ -145,7 +145,7 @@ class _Prompt:
     answer: ResponseStream
     echoed: str = ""
     ids: list[int] = field(default_factory=list)
-    token_ids: dict[int, list[int]] = field(default_factory=dict)  # of each choice that is shown
+    token_ids: dict[int, list[int]] = field(default_factory=dict)  # by choice that is shown
     shown: list[bytes] = field(default_factory=list)
     prompt_logprobs: list[Logprob] = field(default_factory=list)
 
