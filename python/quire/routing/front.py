@@ -126,7 +126,7 @@ class Front:
         n_tries = n_sent = 0
         while n_tries < len(self.replicas) + 2 and (replica := await self._ready(hashes, tried)) is not None:
             try:
-                request = _request(self._client, replica, scope, headers, body, self._id)
+                request = _request(self._client, replica, scope, body, self._id)
             except (httpx.InvalidURL, ValueError):
                 await refuse(send, 400, "malformed_request", "the request's target is not a path")
                 return
@@ -231,14 +231,8 @@ class Front:
         return "\n".join(lines) + "\n"
 
 
-def _request(
-    client: httpx.AsyncClient,
-    replica: HttpReplica,
-    scope: Scope,
-    headers: dict[bytes, bytes],
-    body: bytes,
-    front: bytes,
-) -> httpx.Request:
+def _request(client: httpx.AsyncClient, replica: HttpReplica, scope: Scope, body: bytes, front: bytes) -> httpx.Request:
+    headers = dict(scope["headers"])
     path = scope.get("raw_path") or scope["path"].encode()
     query = b"?" + scope["query_string"] if scope["query_string"] else b""
     host = headers.get(b"host", b"")
