@@ -219,7 +219,7 @@ def await_written(blocks: PrefixBlocks) -> bool:
     return n_quiet == 2
 
 
-def _said(answer: http.client.HTTPResponse) -> str:
+def _said(answer: HTTPResponse) -> str:
     """Return why a peer refuses, as text to append."""
     try:
         return ": " + str(json.loads(answer.read(_MOST_SAID_BYTES))["error"]["message"])
