@@ -143,5 +143,5 @@ def test_merged_dora(tmp_path: Path, arch: str, modules: list[str], capsys: pyte
     ):
         assert main(words) != 0
         assert "use_dora" in capsys.readouterr().err
-    with pytest.raises(UnsupportedError, match="use_dora.*quire lora merge"):
+    with pytest.raises(UnsupportedError, match=r"use_dora.*quire lora merge"):
         LLM(hf, lora_modules={"a": tmp_path / "a"}, threads=1)

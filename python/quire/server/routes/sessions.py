@@ -89,7 +89,8 @@ async def fork(context: RequestContext[None]) -> Reply:
     old = _session(context)
     made = context.service.sessions.add(
         context.caller, old.model, messages=old.messages, text=old.text, truncation=old.truncation,
-        metadata=old.metadata, options=old.options, adapter=old.adapter, forked_from=old.id, n_turns=old.n_turns, n_tokens=old.n_tokens,
+        metadata=old.metadata, options=old.options, adapter=old.adapter, forked_from=old.id, n_turns=old.n_turns,
+        n_tokens=old.n_tokens,
     )  # fmt: skip
     return Reply.json(made.shown())
 

@@ -24,7 +24,8 @@ MOST_BYTES = 64 << 20  # likewise, for all histories
 class StoredSession:
     """A caller's session with a model: a conversation, or the ``text`` of a raw prompt and its answers.
 
-    ``adapter``: the LoRA adapter of turns that choose none, with its scale.  ``options`` are those of the last turn's chat (``worker.protocol.Chat``), by which a pin renders the conversation.
+    ``adapter``: the LoRA adapter of turns that choose none, with its scale.  ``options`` are those of the last turn's
+    chat (``worker.protocol.Chat``), by which a pin renders the conversation.
     """
 
     id: str
@@ -49,7 +50,8 @@ class StoredSession:
     def shown(self) -> dict[str, Any]:
         """Return the session without its history."""
         return {
-            "id": self.id, "object": "session", "created_at": self.created, "model": self.model if self.adapter is None else self.adapter[0],
+            "id": self.id, "object": "session", "created_at": self.created,
+            "model": self.model if self.adapter is None else self.adapter[0],
             "metadata": self.metadata, "truncation": self.truncation, "forked_from": self.forked_from,
             "turns": self.n_turns, "tokens": self.n_tokens, "pinned": self.n_pinned_tokens is not None,
             "pinned_tokens": self.n_pinned_tokens or 0,
