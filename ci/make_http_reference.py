@@ -43,7 +43,8 @@ def type_of(schema: dict[str, Any]) -> str:
         return " ".join(f"`{value!r}`" for value in schema["enum"])
     kind = str(schema.get("type", "any"))
     if kind == "array":
-        return f"list of {type_of(schema.get('items', {}))}" if schema.get("items") else "list"
+        items = type_of(schema["items"]) if schema.get("items") else ""
+        return f"list of ({items})" if " or " in items else f"list of {items}" if items else "list"
     return " ".join([kind, *_limits(schema)])
 
 

@@ -38,18 +38,18 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
 
 - `deepseek32`, `glm-dsa` and `mistral_large4` reject caches of 4 or 5 bits, and layers on several devices if they share
   an indexer.
-- `deepseek4` and `glm5-next` run compressed attention, and attention to pools, on the CPU, on a machine with a device
-  too. They reject caches of 8 bits and fewer, and do not use layers that predict later tokens.
+- `deepseek4` and `glm5-next` run compressed attention, and attention to pools, on the CPU, even if the rest of the
+  model runs on a device. They reject caches of 8 bits and fewer, and do not use layers that predict later tokens.
 - `minimax-m3` rejects contexts longer than the blocks that the indexer picks (16 blocks of 128 tokens in published
   models). Up to that length, full attention gives the same result.
-- `grok` rejects contexts longer than `attention.temperature_length` (1024 tokens in Grok 2), from where on scores grow
+- `grok` rejects contexts longer than `attention.temperature_length` (1024 tokens in Grok 2), beyond which scores grow
   with their position. Router scores are capped and expert weights are not normalized, as in SGLang and unlike in
   llama.cpp. Folders of Grok 2 whose tensors are split for tensor parallelism do not open.
-- `plamo2` has the publisher's window in files that `quire convert` writes. llama.cpp's files have no key for it, so
-  their attention is full, as in llama.cpp.
+- `plamo2` uses the publisher's attention window only in files that `quire convert` writes. llama.cpp's files have no key
+  for it, so their attention is full, as in llama.cpp.
 - `maple` clips the gates of experts after their activation, as llama.cpp does.
 - The drafters `gemma4-assistant` and `dflash` do not open. The first attends to K and V of the model it drafts for;
-  the second fills in a block of tokens at once. Here, a drafter has a cache of its own and proposes one token after
+  the second fills in a block of tokens at once. Quire's drafters have a cache of their own and propose one token after
   another.
 - `bitnet` rejects checkpoint folders with `hidden_act: relu2`, transformers' default: GGUF files have no key for the
   activation, and llama.cpp computes SiLU.
@@ -68,7 +68,7 @@ In four cases, transformers differs from the model's publisher. Quire follows th
 | `mpt` | ALiBi slopes use `alibi_bias_max` of the configuration | always 8 |
 | Aya Vision, Command A Vision, Granite Speech | logits are scaled as in the text model | not scaled |
 | `nemotron_h`, `nemotron_h_moe`, `zamba2` | time steps have no lower limit | clamped to `time_step_min` |
-| ColQwen2 | an image's tokens have positions in height and width | they are counted like those of a text |
+| ColQwen2 | an image's tokens have positions in height and width | positions are counted as in a text |
 
 ## Architectures
 

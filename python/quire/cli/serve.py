@@ -165,7 +165,7 @@ def _entries(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     "--cache-peer-key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The key that peers share; whoever has it may read the blocks of all callers [none].",
+    help="File with the key that peers share; whoever has it may read the blocks of all callers [none].",
 )
 @click.option(
     "--memory-budget",

@@ -142,7 +142,7 @@ class EngineConfig:
     ))
     pipeline_parallel_size: int = declared(1, EngineOption(
         rule=Int(1, 64), flags="-pp --pipeline-parallel-size", metavar="N",
-        doc="Groups of such processes that have some of the layers each",
+        doc="Stages of a pipeline, each with some of the layers and with as many processes as --tensor-parallel-size",
     ))
     n_ctx: int | None = declared(None, EngineOption(
         rule=Int(1, 2**24, optional=True), flags="-c --ctx-size", metavar="N", none="as memory allows",
@@ -323,8 +323,8 @@ class EngineConfig:
     ))
     lora_cache_size: int = declared(0, EngineOption(
         rule=Bytes(0), flags="--lora-cache-size", metavar="BYTES",
-        doc="Most bytes of LoRA adapters in memory, as in 500M or 2G; the least recently used are read again when they"
-        " are needed; 0: no limit",
+        doc="Most memory for LoRA adapters, such as 500M or 2G; the least recently used are dropped, and read again when"
+        " needed; 0: no limit",
     ))
     max_lora_rank: int | None = declared(None, EngineOption(
         rule=Int(1, 2**16, optional=True), flags="--max-lora-rank", metavar="N", none="any",
