@@ -93,10 +93,9 @@ class Session:
 
     def fresh(self, n: int) -> array[int]:
         """Return tokens that nobody has used."""
-        first = next(self.numbers) * (1 << 12) % (1 << 30)
-        if n > 1 << 12:
-            for _ in range(n >> 12):
-                next(self.numbers)
+        first = next(self.numbers) * (1 << 7) % (1 << 30)  # enough for fleets of 10 000, several tokens counted as one
+        for _ in range(n >> 7):
+            next(self.numbers)
         return array("i", range(first, first + n))
 
     def pause(self) -> float:
