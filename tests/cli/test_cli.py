@@ -278,7 +278,7 @@ def test_model_options_reach_the_model(quire: Command) -> None:
         "deterministic": True, "load": "lock", "packed_cache": "d", "n_cpu_moe": 0, "snapshot_tokens": 64,
         "max_step_tokens": 96, "draft_max": 16, "draft_min": 0, "n_cpu_ffn": 0, "fit": "on", "fit_target": 1024,
         "fit_ctx": 4096, "split_mode": "auto", "main_gpu": 0, "mmproj": "auto", "cache_disk_size": 16 << 30,
-        "max_loras": 32,
+        "max_loras": 32, "tensor_parallel_size": 1, "pipeline_parallel_size": 1,
     }  # fmt: skip
     expected = ModelOptions("a.gguf", "all", engine)
     assert options == expected

@@ -83,7 +83,7 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     arguments += ["--load", "copy", "--packed-cache", "folder", "--device", "cpu", "--deterministic"]
     arguments += ["--policy", "fifo", "--max-sequences", "3", "--cache-blocks", "9", "--batch-size", "8"]
     arguments += ["--step-time", "0.5", "--snapshot-tokens", "64", "--quantize", "Q8_0"]
-    arguments += ["--cache-disk", "d", "--cache-disk-size", "2G", "-cram", "-1"]
+    arguments += ["--cache-disk", "d", "--cache-disk-size", "2G", "-cram", "-1", "-tp", "2", "-pp", "3", "--taps", "0,3"]
     arguments += [
         "--mmproj",
         "m.gguf",
@@ -130,9 +130,10 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     expected |= {"logits_processors": ("p=m:f",), "enable_prompt_embeds": True}
     expected |= {"cache_disk": "d", "cache_disk_size": 2 << 30, "cache_ram": 2**60}
     expected |= {"mmproj": "m.gguf", "draft": "d.gguf", "speculation": "auto", "draft_max": 8, "draft_min": 1}
-    # --memory-budget belongs to the server; taps are only for programs; -ngl cannot be combined with --device cpu, nor
-    # --rope-freq-scale with --rope-scale.
-    others = {"memory_bytes", "taps", "adapters", "n_gpu_layers", "rope_freq_scale"}
+    expected |= {"tensor_parallel_size": 2, "pipeline_parallel_size": 3, "taps": (0, 3)}
+    # --memory-budget belongs to the server; -ngl cannot be combined with --device cpu, nor --rope-freq-scale with
+    # --rope-scale.
+    others = {"memory_bytes", "adapters", "n_gpu_layers", "rope_freq_scale"}
     assert set(expected) == {entry.name for entry in fields(EngineConfig)} - others
     assert {name: engine.get(name) for name in expected} == expected
     engine = opened(monkeypatch, "--lora", "a.gguf,c:b.gguf", "--lora-scaled", "b.gguf:0.5")[

@@ -162,7 +162,7 @@ def test_merges_through_words_without_a_token() -> None:
     ("changes", "error", "text"),
     [
         ({"merges": None}, LoadError, "merges is"), ({"merges": ["a"]}, LoadError, "merge 'a'"),
-        ({"merges": ["a "]}, LoadError, "UTF-8"), ({"model": "plamo2"}, UnsupportedError, "plamo2"),
+        ({"merges": ["a "]}, LoadError, "UTF-8"), ({"model": "none"}, UnsupportedError, "none"), ({"model": "plamo2"}, LoadError, "scores"),
         ({"merges": PackedStrings(b"\3" + bytes(7) + b"a \xff", 1)}, LoadError, "UTF-8"),
         ({"merges": PackedStrings(b"\3", 1)}, LoadError, "truncated"),
         ({"token_type": [1]}, LoadError, "one per token"),
