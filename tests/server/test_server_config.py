@@ -83,7 +83,8 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     arguments += ["--load", "copy", "--packed-cache", "folder", "--device", "cpu", "--deterministic"]
     arguments += ["--policy", "fifo", "--max-sequences", "3", "--cache-blocks", "9", "--batch-size", "8"]
     arguments += ["--step-time", "0.5", "--snapshot-tokens", "64", "--quantize", "Q8_0"]
-    arguments += ["--cache-disk", "d", "--cache-disk-size", "2G", "-cram", "-1", "-tp", "2", "-pp", "3", "--taps", "0,3"]
+    arguments += ["--cache-disk", "d", "--cache-disk-size", "2G", "-cram", "-1"]
+    arguments += ["-tp", "2", "-pp", "3", "--taps", "0,3"]
     arguments += [
         "--mmproj",
         "m.gguf",

@@ -85,8 +85,9 @@ def _of_folder(folder: Path) -> AdapterFacts:
     peft = PeftFolder(folder)
     halves = [half for product in peft.products.values() for half in (product.left, product.right)]
     ranks = {product.rank for product in peft.products.values()}
+    kind, base = "PEFT, DoRA" if peft.magnitudes else "PEFT", peft.config.base_name or None
     return AdapterFacts(
-        str(folder), "PEFT, DoRA" if peft.magnitudes else "PEFT", None, peft.config.base_name or None, sorted(ranks), peft.config.alpha,
+        str(folder), kind, None, base, sorted(ranks), peft.config.alpha,
         len(halves), sum(math.prod(half.shape) for half in halves), peft.size_bytes,
     )  # fmt: skip
 

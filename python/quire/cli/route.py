@@ -19,7 +19,8 @@ __all__ = ["command"]
 @click.option("--to", "targets", multiple=True, required=True, callback=server_urls, metavar="URL,...",
               help="The servers: quire serve of the same model; may be repeated.")  # fmt: skip
 @click.option("--prefill", multiple=True, callback=server_urls, metavar="URL,...",
-              help="Servers that read long prompts first; also name them in --cache-peers of the others [none].")  # fmt: skip
+              help="Servers that read long prompts first; also name them in --cache-peers of the others"
+                   " [none].")  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, metavar="N",
               help="Port to listen on; 0: any free port.")  # fmt: skip

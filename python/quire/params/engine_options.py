@@ -323,8 +323,8 @@ class EngineConfig:
     ))
     lora_cache_size: int = declared(0, EngineOption(
         rule=Bytes(0), flags="--lora-cache-size", metavar="BYTES",
-        doc="Most memory for LoRA adapters, such as 500M or 2G; the least recently used are dropped, and read again when"
-        " needed; 0: no limit",
+        doc="Most memory for LoRA adapters, such as 500M or 2G; the least recently used are dropped, and read again"
+        " when needed; 0: no limit",
     ))
     max_lora_rank: int | None = declared(None, EngineOption(
         rule=Int(1, 2**16, optional=True), flags="--max-lora-rank", metavar="N", none="any",

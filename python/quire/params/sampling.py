@@ -319,7 +319,8 @@ class SamplingParams:
         rule=Text(optional=True), native=False, doc="Expected answer, to draft tokens from; never changes the answer",
     ))
     adapter: AdapterChoice | None = declared(None, Parameter(
-        rule=AdapterScales(64, LORA_SCALE_MAX, optional=True), native=False, none="those that the model was opened with",
+        rule=AdapterScales(64, LORA_SCALE_MAX, optional=True), native=False,
+        none="those that the model was opened with",
         doc="LoRA adapters of the request: a name, or names with scales; an empty text or list: none (adapters.md)",
     ))
 

@@ -85,7 +85,8 @@ class PeftFolder:
         name = next((f"{_PREFIX}{module}{end}" for end in _MAGNITUDES if f"{_PREFIX}{module}{end}" in self._file), None)
         if name is None or self._file.shape(name) != (n_out,):
             raise LoadError(
-                f"[adapter] '{module}' has no lora_magnitude_vector of {n_out} numbers, which 'use_dora' of {CONFIG} needs"
+                f"[adapter] '{module}' has no lora_magnitude_vector of {n_out} numbers,"
+                f" which 'use_dora' of {CONFIG} needs"
             )
         return self._values(name)
 
@@ -160,8 +161,8 @@ def opened_adapters(
 ) -> Iterator[list[Adapter]]:
     """Open adapters with their scales, to be read while a model is loaded from ``base``.
 
-    Each is a GGUF file or a PEFT folder.  ``merges``: see ``Adapter``.  Their tensors remain valid after the block.  Raises what ``GGUFReader`` and
-    ``PeftReader`` raise.
+    Each is a GGUF file or a PEFT folder.  ``merges``: see ``Adapter``.  Their tensors remain valid after the block.
+    Raises what ``GGUFReader`` and ``PeftReader`` raise.
     """
     with ExitStack() as stack:
         adapters = []
