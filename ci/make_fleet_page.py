@@ -161,6 +161,11 @@ def errors(results: dict[str, Any]) -> list[str]:
             means = [statistics.mean(value(row) for row in of_router if row["scale"] == scale) for scale in (1, 8)]
             cells.append(f"{means[0]:.3g}, {means[1]:.3g}")
         lines.append(f"| {name} | {cells[0]} % | {cells[1]} % | {cells[2]} s |")
+    lines += [
+        "",
+        "- Fleets above 1024 replicas have caches with blocks of 128 tokens instead of 32, to need less memory. With "
+        "128 replicas and the prefix router, this finds 31.5 % of the prompts' tokens in caches instead of 32.5 %.",
+    ]
     return [*lines, "", *(beside_replicas(results["replicas"]) if "replicas" in results else ())]
 
 
