@@ -109,15 +109,19 @@ def test_a_busy_priority_key_does_not_starve_others(first: httpx.Client, second:
     """The first key's answers are as long and as many as possible; the other key's requests still finish."""
     long = {"prompt": "Once", "max_tokens": 700, "ignore_eos": True, "priority": 100}
     alone = first.post("/v1/completions", json={**long, "seed": 1}).json()["choices"][0]["text"]
-    with ThreadPoolExecutor(8) as threads:
-        holding = [threads.submit(first.post, "/v1/completions", json={**long, "seed": 1}) for _ in range(8)]
-        wait_until(lambda: figure(second, "quire_running{") == 4)
-        answer = second.post("/v1/completions", json={"prompt": "Twice", "max_tokens": 2})
-        assert answer.status_code == 200
-        assert not all(held.done() for held in holding)
-        texts = [held.result().json()["choices"][0]["text"] for held in holding]
-    assert texts == [alone] * 8
-    wait_until(lambda: figure(second, "quire_preemptions_total{") >= 1)
+    for _ in range(10):  # figures come late: in a round that is seen late, a place may be free by itself
+        with ThreadPoolExecutor(8) as threads:
+            holding = [threads.submit(first.post, "/v1/completions", json={**long, "seed": 1}) for _ in range(8)]
+            wait_until(lambda: figure(second, "quire_running{") == 4)
+            answer = second.post("/v1/completions", json={"prompt": "Twice", "max_tokens": 2})
+            assert answer.status_code == 200
+            assert not all(held.done() for held in holding)
+            texts = [held.result().json()["choices"][0]["text"] for held in holding]
+        assert texts == [alone] * 8
+        wait_until(lambda: figure(second, "quire_running{") == 0)  # figures of the end of the round
+        if figure(second, "quire_preemptions_total{") >= 1:
+            return
+    raise AssertionError("no request was preempted")
 
 
 def test_an_unread_answer_gives_up_its_place(server: Served, first: httpx.Client) -> None:

@@ -68,7 +68,7 @@ def searched(text: str) -> list[int]:
 
 def test_ids_are_those_of_the_published_search() -> None:
     tokenizer = Tokenizer(vocabulary_of_metadata(metadata()))
-    texts = [*random_texts(800, seed=32), "\ufeffthe", "a never b", "\u2581 the \u4e00\U0001f600", *MARKS]
+    texts = [*random_texts(150, seed=32), "\ufeffthe", "a never b", "\u2581 the \u4e00\U0001f600", *MARKS]
     for text in texts:
         ids = tokenizer.encode(text)
         assert ids == searched(text), ascii(text)
