@@ -198,12 +198,12 @@ class Peers:
             body = json.dumps({"identity": self._blocks.cache_identity(), "entries": names, **more})
             headers = {"authorization": f"Bearer {self._key}", "content-type": "application/json"}
             connection.request("POST", _PATH, body, headers)
-            answer = connection.getresponse()
-            if answer.status != 200:
-                raise ValueError(f"status {answer.status}{_said(answer)}")
-            yield answer
-            if late.is_set():  # which reads as the answer's end
-                raise TimeoutError(f"no answer in {limit_s:g} seconds")
+            with connection.getresponse() as answer:  # of HTTP 1.0, the connection does not close it
+                if answer.status != 200:
+                    raise ValueError(f"status {answer.status}{_said(answer)}")
+                yield answer
+                if late.is_set():  # which reads as the answer's end
+                    raise TimeoutError(f"no answer in {limit_s:g} seconds")
         finally:
             watch.cancel()
             connection.close()
