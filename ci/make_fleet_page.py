@@ -197,8 +197,9 @@ def beside_replicas(found: dict[str, Any]) -> list[str]:
             worst[name] = max(worst[name], abs(one / other - 1) if other else 1.0)
     return [
         "Real servers: the package's model on one machine, a thread each, behind `quire route`. Costs are fitted to "
-        "one server, and to how much several slow each other down. The same sessions were computed and sent; means of "
-        f"{n_seeds} seeds. A good answer begins within {found['first_token_s']:g} s and takes at most "
+        "one server, and to how much several slow each other down. The same sessions were computed and sent; "
+        f"{'one seed' if n_seeds == 1 else f'means of {n_seeds} seeds'}. "
+        f"A good answer begins within {found['first_token_s']:g} s and takes at most "
         f"{1e3 * found['token_s']:g} ms per token.",
         "",
         f"The largest errors: {worst['hits']:.1f} percentage points of what is found in caches, "

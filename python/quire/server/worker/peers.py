@@ -198,7 +198,7 @@ class Peers:
             body = json.dumps({"identity": self._blocks.cache_identity(), "entries": names, **more})
             headers = {"authorization": f"Bearer {self._key}", "content-type": "application/json"}
             connection.request("POST", _PATH, body, headers)
-            with connection.getresponse() as answer:  # of HTTP 1.0, the connection does not close it
+            with connection.getresponse() as answer:  # a connection does not close answers over HTTP 1.0
                 if answer.status != 200:
                     raise ValueError(f"status {answer.status}{_said(answer)}")
                 yield answer
