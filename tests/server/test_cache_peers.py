@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,7 +28,7 @@ from quire.server.worker import peers as peers_module
 from quire.server.worker.model_worker import ModelWorker
 from quire.server.worker.peers import Peers
 from quire.server.worker.protocol import Ask, Open
-from served import Served, served
+from served import Served, served, wait_until
 
 KEY = "a-key-of-peers"
 PROMPT = [400 + i * 7 % 900 for i in range(300)]
@@ -46,13 +46,6 @@ def metrics(server: Served) -> str:
         return client.get("/metrics", headers={"authorization": "Bearer of-a-caller"}).text
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
-
-
 @pytest.fixture(scope="module")
 def owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
     """A server with the blocks of PROMPT on disk."""
@@ -61,7 +54,7 @@ def owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Pa
     (folder / "peer").write_text(KEY + "\n")
     with served(folder, options(folder, "cache")) as running:
         answer(running)
-        wait_for(lambda: len(list((folder / "cache").rglob("*.kv"))) >= len(PROMPT) // 32)
+        wait_until(lambda: len(list((folder / "cache").rglob("*.kv"))) >= len(PROMPT) // 32)
         yield running, folder
 
 
@@ -76,7 +69,7 @@ def test_a_server_reads_what_its_peer_computed(owner: tuple[Served, Path], tmp_p
         text, n_cached = answer(here)
         assert (text, n_cached) == (answer(there)[0], len(PROMPT) // 32 * 32)
         assert answer(here, cache_salt="another")[1] == 0  # its blocks have other names
-        wait_for(lambda: f'quire_peer_tokens_total{{model="tiny-chat"}} {len(PROMPT) // 32 * 32}.0' in metrics(here))
+        wait_until(lambda: f'quire_peer_tokens_total{{model="tiny-chat"}} {len(PROMPT) // 32 * 32}.0' in metrics(here))
         assert "127.0.0.1:9" in here.log  # the peer that is not there costs nothing but a line
 
 
