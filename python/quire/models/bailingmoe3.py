@@ -124,19 +124,26 @@ def _delta_size(config: Fields) -> int:
     return config.integer("linear_head_dim", size)
 
 
-class _Ling(Checkpoint):
-    """Both kinds of layers have a ``g_proj``: of elements where the delta rule is, else of heads."""
+class OneGate(Checkpoint):
+    """Both kinds of layers have a ``g_proj``, which is one tensor where the delta rule is and another elsewhere.
+
+    Attributes:
+        gate: The tensor where the delta rule is.
+        beside: A source that only these layers have.
+    """
+
+    gate, beside = "ssm_g_a.weight", "f_proj"
 
     def targets(self, config: Fields, entries: Iterable[Entry], there: Collection[str]) -> list[Target]:
         return [
             target
             for target in super().targets(config, entries, there)
-            if not target.name.endswith(("ssm_g_a.weight", "attn_gate.weight"))
-            or target.name.endswith("ssm_g_a.weight") == (target.sources[0].replace("g_proj", "f_proj") in there)
+            if not target.name.endswith((self.gate, "attn_gate.weight"))
+            or target.name.endswith(self.gate) == (target.sources[0].replace("g_proj", self.beside) in there)
         ]
 
 
-_HYBRID = _Ling(
+_HYBRID = OneGate(
     "bailingmoe3",
     {
         **LATENT_KEYS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +10,8 @@ import numpy as np
 from .._native import graph
 from ..checkpoints.mapping import (
     Array,
-    Checkpoint,
-    Entry,
     Fields,
     Source,
-    Target,
     computed,
     f32,
     flag,
@@ -26,7 +23,7 @@ from ..checkpoints.mapping import (
 from ..errors import UnsupportedError
 from ..nn import ROUTING, ExpertConfig, Keys, LatentAttention, MoeSpec, Step, Tensor, Weights, select_rows
 from ..nn.layers import unit_norm
-from . import base, deepseek2, kimi_linear
+from . import bailingmoe3, base, deepseek2, kimi_linear
 from .base import MAX_DIM, DenseConfig, Layer
 
 ARCHES = ("kimi-k3",)
@@ -208,16 +205,8 @@ def _whole_gate(config: Fields) -> None:
         raise UnsupportedError("[convert] unsupported 'use_full_rank_gate' of linear_attn_config: false")
 
 
-class _K3(Checkpoint):
-    """Both kinds of layers have a ``g_proj``, and only those with the delta rule an ``f_a_proj``."""
-
-    def targets(self, config: Fields, entries: Iterable[Entry], there: Collection[str]) -> list[Target]:
-        return [
-            target
-            for target in super().targets(config, entries, there)
-            if not target.name.endswith(("ssm_g.weight", "attn_gate.weight"))
-            or target.name.endswith("ssm_g.weight") == (target.sources[0].replace("g_proj", "f_a_proj") in there)
-        ]
+class _K3(bailingmoe3.OneGate):
+    gate, beside = "ssm_g.weight", "f_a_proj"
 
 
 def _score(name: str) -> Source:
