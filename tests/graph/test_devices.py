@@ -213,4 +213,4 @@ def test_a_full_pool_gives_an_answer_blocks_that_lie_together(counting: Counting
             answer([f"again {i} " + "Where did the fox live? " * 12], [60])
         n_read = counting.counts().cache_bytes / (llm.stats().n_steps - n_before)
         token_bytes = CacheLayout(load_model(GGUFReader(packaged_model())).cache, "f16").block_bytes / 32
-    assert n_read <= 1.6 * 256 * token_bytes  # 78 to 137 are live, and 256 are read at least
+    assert n_read <= 2.1 * 256 * token_bytes  # 78 to 137 are live; 256 or 512 are read, as eight answers end together
