@@ -87,6 +87,14 @@ def test_turns_equal_requests_with_the_whole_history(clients: list[httpx.Client]
     made(client, "/v1/chat/completions", {**asked, "session": id_}, 404)
 
 
+@pytest.mark.parametrize(
+    "message", [{"content": "x"}, {"role": 5}, {"role": "two words"}, {"role": "user", "content": 5}]
+)
+def test_a_session_does_not_begin_with_a_wrong_message(message: dict[str, Any]) -> None:
+    answer = post("/v1/sessions", {"messages": [SYSTEM, message]})
+    assert (answer.status_code, "messages[1]" in answer.text) == (400, True)
+
+
 def test_raw_prompts_continue(clients: list[httpx.Client]) -> None:
     id_ = made(clients[0], "/v1/sessions", {"prompt": "Once upon"})["id"]
     turn = made(clients[0], "/v1/completions", {"prompt": " a time", "session": id_, **GREEDY})["choices"][0]["text"]

@@ -89,6 +89,18 @@ def test_pause_sleep_and_new_weights(weights: Path, tmp_path: Path) -> None:
         answer = made(client, "/update_weights", 400, path="bad.gguf").json()
         assert (answer["error"]["code"], answer["error"]["param"]) == ("weights_not_loaded", "path")
         assert said(client) == expected[1]
+        made(client, "/pause", mode="wait", clear_cache=False)
+        assert client.get("/is_paused").json() == {"is_paused": True}
+        made(client, "/resume", model="a")
+        for path, body in (("/pause", {"mode": "x"}), ("/pause?mode=keep", {"mode": "wait"}), ("/sleep", {"level": 3}),
+                           ("/sleep", {"tags": ["weights"]}), ("/wake_up", {"tags": "x"}),
+                           ("/pause", {"mode": "keep", "wait_for_inflight_requests": True}),
+                           ("/reset_prefix_cache", {"reset_running_requests": True}), ("/resume", {"model": 1})):  # fmt: skip
+            assert (name := made(client, path, 400, **body).json()["error"]["param"]) in body, (path, name)
+        made(client, "/resume", 404, model="other")
+        assert client.get("/is_paused").json() == {"is_paused": False}
+        answer = client.post("/pause", content=b"[1]", headers={"content-type": "application/json"})
+        assert answer.status_code == 400
         made(client, "/pause?mode=x", 400)
         made(client, "/sleep?mode=keep", 400)
         for route in ("/pause", "/resume", "/sleep", "/wake_up", "/reset_prefix_cache"):
@@ -179,5 +191,22 @@ def test_a_model_whose_worker_dies_stays_paused_and_asleep(tmp_path: Path) -> No
         made(client, "/wake_up?tags=kv_cache")
         assert client.get("/is_sleeping").json() == {"is_sleeping": False}
         assert client.get("/is_paused").json() == {"is_paused": True}
+        os.kill(int(children.read_text()), signal.SIGKILL)  # the new worker is told once it is there
         made(client, "/resume")
         assert said(client)
+
+
+def test_a_full_queue_does_not_lock_the_routes(tmp_path: Path) -> None:
+    arguments = ["--training-routes", "--max-sequences", "1", "--max-queue", "1"]
+    with served(tmp_path, arguments) as server, server.client() as client:
+        made(client, "/pause", mode="keep")
+        answers: list[str] = []
+        waiting = [threading.Thread(target=lambda: answers.append(said(client))) for _ in range(2)]
+        for thread in waiting:
+            thread.start()
+        while (full := client.post("/v1/completions", json=BODY, timeout=1)).status_code != 429:
+            assert all(thread.is_alive() for thread in waiting), full.text
+        made(client, "/resume", model="tiny-chat")
+        for thread in waiting:
+            thread.join(60)
+        assert len(answers) == 2

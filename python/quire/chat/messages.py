@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from quire.errors import RequestError, UnsupportedError
 
-__all__ = ["Json", "MediaMark", "Messages", "checked_messages", "checked_tools", "plain"]
+__all__ = ["Json", "MediaMark", "Messages", "check_outline", "checked_messages", "checked_tools", "plain"]
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Messages: TypeAlias = Sequence[Mapping[str, object]]
@@ -70,15 +70,27 @@ def checked_messages(messages: Messages) -> list[dict[str, Json]]:
     return checked
 
 
+def check_outline(messages: Messages) -> None:
+    """Raise RequestError for a message whose role is no word, or whose content is no text and no list."""
+    for i, message in enumerate(messages):
+        _check_role(message.get("role"), f"messages[{i}]")
+        content = message.get("content")
+        if content is not None and message["role"] != "tool" and not isinstance(content, str | list):
+            raise RequestError(f"[chat] messages[{i}].content is {content!r:.80}: expected text or a list of parts")
+
+
+def _check_role(role: object, place: str) -> None:
+    if not isinstance(role, str) or ROLE.fullmatch(role) is None:
+        raise RequestError(f"[chat] {place}.role {role!r:.80} is not a word such as user or assistant")
+
+
 def _checked_message(message: object, place: str) -> dict[str, Json]:
     if not isinstance(message, Mapping):
         raise RequestError(f"[chat] {place}: expected an object, not {type(message).__name__}")
     data = plain(message, place)
     assert isinstance(data, dict)
     checked: dict[str, Json] = {key: value for key, value in data.items() if value is not None}
-    role = checked.get("role")
-    if not isinstance(role, str) or ROLE.fullmatch(role) is None:
-        raise RequestError(f"[chat] {place}.role {role!r} is not a word such as user or assistant")
+    _check_role(checked.get("role"), place)
     _rename_older_fields(checked)
     if "tool_calls" in checked:
         _check_calls(checked["tool_calls"], f"{place}.tool_calls")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.routing import Route as HttpRoute
 from starlette.routing import Router
@@ -11,7 +11,7 @@ from .failures import ApiError, Dialect
 from .listener.access import PEERS_PATH, AccessMiddleware
 from .listener.endpoint import Endpoint
 from .listener.internal import InternalRequests
-from .listener.request_context import Route
+from .listener.request_context import Handler, Route
 from .routes import (
     adapters,
     anthropic,
@@ -56,6 +56,12 @@ _OLLAMA = Dialect.OLLAMA
 _FETCH = (("POST", "/api/push"), ("POST", "/api/blobs/{digest}"))
 _ANTHROPIC = Dialect.ANTHROPIC
 
+
+def _control(path: str, handler: Handler, summary: str, body: type[Any]) -> Route:
+    may_be_empty = body is not model_controls.WeightsBody
+    return Route("POST", path, handler, summary, body, opens=False, may_be_empty=may_be_empty, is_control=True)
+
+
 ROUTES = (
     Route("POST", "/v1/chat/completions", openai_chat.complete, "Answer a conversation", _CHAT),
     Route("POST", "/v1/chat", openai_chat.complete, "Answer a conversation", _CHAT),
@@ -79,21 +85,16 @@ ROUTES = (
     Route("POST", "/v1/streams/cancel", streams.cancel, "Cancel a stream", streams.StreamBody, opens=False),
     Route("GET", "/v1/tools", tools.list_tools, "List the tools of the server's MCP servers"),
     Route("POST", "/v1/tools/call", tools.call_tool, "Run a tool", tools.CallBody, opens=False),
-    Route("POST", "/pause", model_controls.pause, "Pause a model"),
-    Route("POST", "/resume", model_controls.resume, "Go on after a pause"),
+    _control("/pause", model_controls.pause, "Pause a model", model_controls.PauseBody),
+    _control("/resume", model_controls.resume, "Go on after a pause", model_controls.ControlBody),
     Route("GET", "/is_paused", model_controls.is_paused, "Tell if a model is paused"),
-    Route("POST", "/sleep", model_controls.sleep, "Free a model's memory"),
-    Route("POST", "/wake_up", model_controls.wake_up, "Load a sleeping model"),
+    _control("/sleep", model_controls.sleep, "Free a model's memory", model_controls.SleepBody),
+    _control("/wake_up", model_controls.wake_up, "Load a sleeping model", model_controls.WakeUpBody),
     Route("GET", "/is_sleeping", model_controls.is_sleeping, "Tell if a model sleeps"),
-    Route("POST", "/reset_prefix_cache", model_controls.reset_prefix_cache, "Forget what is cached"),
-    Route(
-        "POST",
-        "/update_weights",
-        model_controls.update_weights,
-        "Change a model's weights",
-        model_controls.WeightsBody,
-        opens=False,
+    _control(
+        "/reset_prefix_cache", model_controls.reset_prefix_cache, "Forget what is cached", model_controls.ResetBody
     ),
+    _control("/update_weights", model_controls.update_weights, "Change a model's weights", model_controls.WeightsBody),
     Route("GET", "/metrics", native_routes.metrics, "Metrics for Prometheus"),
     Route("POST", "/v1/generate", native_routes.generate, "Complete a text", native_routes.GenerateBody),
     Route("POST", "/v1/responses", responses.create, "Answer an input", _RESPONSES),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import QuireError
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Endpoint"]
 
+_MOST_CONTROL_BYTES = 16 << 10
+
 
 class Endpoint:
     """A route as an ASGI application.
@@ -39,6 +42,10 @@ class Endpoint:
         self._route = route
         self._service = service
         self._routes = routes
+        self._settings = service.settings
+        if route.is_control:
+            most = min(self._settings.max_body_bytes, _MOST_CONTROL_BYTES)
+            self._settings = replace(self._settings, max_body_bytes=most)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = request_state_of(scope)
@@ -48,8 +55,11 @@ class Endpoint:
             return
         assert state.caller is not None
         is_form = self._route.is_form
-        n_bytes = content_length(scope, MAX_FORM_BYTES if is_form else self._service.settings.max_body_bytes)
-        ticket = self._service.enter(state.caller, 3 * form_tokens(n_bytes) if is_form else n_bytes)
+        n_bytes = content_length(scope, MAX_FORM_BYTES if is_form else self._settings.max_body_bytes)
+        if self._route.is_control:
+            ticket = self._service.admission.enter_anyway(state.caller, self._settings.max_body_bytes)
+        else:
+            ticket = self._service.enter(state.caller, 3 * form_tokens(n_bytes) if is_form else n_bytes)
         try:
             await self._admitted(scope, receive, send, ticket)
         finally:
@@ -62,7 +72,7 @@ class Endpoint:
         if self._route.is_form:
             form, received.n_bytes = await read_form(scope, receive, self._service.settings, ticket)
         else:
-            received = await read_body(scope, receive, self._service.settings, ticket)
+            received = await read_body(scope, receive, self._settings, ticket)
         assert state.caller is not None
         # Only answers of models are kept: a stream that resumes itself would never end.
         id_ = header(scope, b"x-quire-stream-id") if self._route.opens else None

@@ -189,7 +189,8 @@ class Route:
 
     ``body`` is the wire type of the body, if there is one.  ``opens``: load its model before the handler runs.
     ``list_field``: accept a list as the body, as the value of this field.  ``is_form``: the body is a form with a file.
-    ``may_be_empty``: no body is one without fields.
+    ``may_be_empty``: no body is one without fields.  ``is_control``: admit it even if the queue is full, with a small
+    body, as requests may be waiting for it.
     """
 
     method: str
@@ -202,3 +203,4 @@ class Route:
     list_field: str | None = None
     is_form: bool = False
     may_be_empty: bool = False
+    is_control: bool = False

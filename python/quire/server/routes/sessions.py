@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
+from ...chat.messages import check_outline
 from ...errors import RequestError
 from ...params.chat_options import CHAT_OPTIONS, ChatOptions
 from ..body_types import Body, TimedBody
@@ -58,6 +59,7 @@ async def create(context: RequestContext[SessionBody]) -> Reply:
     if body.messages and body.prompt:
         raise ApiError(400, "invalid_value", "prompt cannot be combined with messages", "prompt")
     messages = await context.prepared(checked_messages, body.messages, context)
+    check_outline(messages)
     messages = await context.with_images(messages)
     model = await context.service.find(body.model)
     made = context.service.sessions.add(
