@@ -265,6 +265,11 @@ def test_sentencepiece_model_gives_published_ids(shared: Path, tmp_path: Path) -
         assert tokenizer.encode("<mark>") == [1, 32001]
         assert 32000 not in tokenizer.encode("<|im_end|>")
         assert tokenizer.eos_id == 32000
+    assert not Tokenizer.from_pretrained(folder).vocabulary.chat_templates
+    (folder / "tokenizer.model").rename(folder / "tokenizer.model.v7")  # Mistral's name, which tells the template
+    named = Tokenizer.from_pretrained(folder)
+    assert named.encode("the mark") == Tokenizer.from_gguf(base).encode("the mark")
+    assert "[SYSTEM_PROMPT]" in named.vocabulary.chat_templates["default"]
 
 
 def test_unigram_sentencepiece_model(tmp_path: Path) -> None:

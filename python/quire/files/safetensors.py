@@ -133,6 +133,10 @@ class SafetensorsFile:
 
         ggml has four dimensions, so those from the fourth on are merged into one (convolutions over time have five).
         """
+        return self.tensor_of(name, self.array(name))
+
+    def tensor_of(self, name: str, values: npt.NDArray[Any]) -> Tensor:
+        """Return other values of the same shape, or the tensor's own, as a tensor of its type."""
         from .._native.core import DType
         from .._native.core import Tensor as Storage
 
@@ -142,8 +146,7 @@ class SafetensorsFile:
         shape = entry.shape or (1,)  # scalars have an empty shape
         if len(shape) > _MAX_DIMS:
             shape = (*shape[: _MAX_DIMS - 1], math.prod(shape[_MAX_DIMS - 1 :]))
-        array = self.array(name).reshape(shape)
-        return Storage.from_numpy(array, DType(_LOADABLE[entry.dtype]))
+        return Storage.from_numpy(values.reshape(shape), DType(_LOADABLE[entry.dtype]))
 
     def dtype(self, name: str) -> str:
         """Return a tensor's type by the file's name: ``F16``, ``I32``, ``F8_E4M3``, ..."""
@@ -180,25 +183,24 @@ class SafetensorsFile:
 class SafetensorsFolder(Mapping[str, "Tensor"]):
     """The checkpoint in a folder: ``model.safetensors``, or the shards in ``model.safetensors.index.json``.
 
-    ``folder[name]`` maps in one tensor.
+    ``folder[name]`` maps in one tensor.  ``stem`` replaces ``model`` in the files' names.
 
     Raises:
         LoadError: There is no checkpoint, a shard is outside the folder, or a tensor is not in the shard that the index
             names.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], stem: str = "model") -> None:
         self.folder = Path(folder)
-        index = self.folder / "model.safetensors.index.json"
+        index, name = self.folder / f"{stem}.safetensors.index.json", f"{stem}.safetensors"
         self._files: dict[str, SafetensorsFile] = {}
         if index.is_file():
             self._where = self._read_index(index)
         else:
-            single = self.folder / "model.safetensors"
-            if not single.is_file():
-                raise LoadError(f"[safetensors] no model.safetensors or its index in '{self.folder}'")
-            self._files["model.safetensors"] = SafetensorsFile(single)
-            self._where = dict.fromkeys(self._files["model.safetensors"], "model.safetensors")
+            if not (self.folder / name).is_file():
+                raise LoadError(f"[safetensors] no {name} or its index in '{self.folder}'")
+            self._files[name] = SafetensorsFile(self.folder / name)
+            self._where = dict.fromkeys(self._files[name], name)
 
     def _read_index(self, index: Path) -> dict[str, str]:
         try:
@@ -216,32 +218,39 @@ class SafetensorsFolder(Mapping[str, "Tensor"]):
         return names
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._files[self._shard(name)].tensor(name)
+        file, stored = self._place(name)
+        return file.tensor(stored)
 
     def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
         """Return a U8 tensor."""
-        return self._files[self._shard(name)].bytes_of(name)
+        file, stored = self._place(name)
+        return file.bytes_of(stored)
 
     def n_bytes(self, name: str) -> int:
         """Return a tensor's size in its file."""
-        return self._files[self._shard(name)].n_bytes(name)
+        file, stored = self._place(name)
+        return file.n_bytes(stored)
 
     def array(self, name: str) -> npt.NDArray[Any]:
         """A tensor of any type over the mapped file; bits as unsigned numbers where NumPy has no such type."""
-        return self._files[self._shard(name)].array(name)
+        file, stored = self._place(name)
+        return file.array(stored)
 
     def dtype(self, name: str) -> str:
         """Return a tensor's type by the file's name."""
-        return self._files[self._shard(name)].dtype(name)
+        file, stored = self._place(name)
+        return file.dtype(stored)
 
-    def _shard(self, name: str) -> str:
+    def _place(self, name: str) -> tuple[SafetensorsFile, str]:
+        """Return a tensor's file and its name there."""
         if name not in self._where:
             raise LoadError(f"[safetensors] no tensor '{name}' in the checkpoint")
-        return self._where[name]
+        return self._files[self._where[name]], name
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape without mapping it in."""
-        return self._files[self._shard(name)].shape(name)
+        file, stored = self._place(name)
+        return file.shape(stored)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._where)

@@ -23,6 +23,8 @@ _CHECKPOINT = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab"
     r"|quantize_config|quant_config|preprocessor_config|processor_config|chat_template"
     r"|model\.safetensors\.index)\.json|merges\.txt|vocab\.txt|.*\.model|.*\.jinja|[^/]*\.safetensors"
+    # Mistral's own form.
+    r"|params\.json|tekken\.json|consolidated\.safetensors\.index\.json|tokenizer\.model\.v[0-9m]+"
 )
 
 
@@ -142,10 +144,12 @@ def _named(name: HubName, files: Sequence[RepositoryFile], models: Sequence[Choi
 
 
 def _checkpoint(name: HubName, files: Sequence[RepositoryFile], memory_bytes: int | None) -> Choice:
-    wanted = tuple(file for file in files if _CHECKPOINT.fullmatch(file.path))
+    wanted = _one_form([file for file in files if _CHECKPOINT.fullmatch(file.path)])
     names = {file.path for file in wanted}
-    if "config.json" not in names or not any(path.endswith(".safetensors") for path in names):
-        raise LoadError(f"[hub] no model in {name.repository}: neither a .gguf file nor config.json with .safetensors")
+    if not names & {"config.json", "params.json"} or not any(path.endswith(".safetensors") for path in names):
+        raise LoadError(
+            f"[hub] no model in {name.repository}: no .gguf file, and no .safetensors with config.json or params.json"
+        )
     if name.tag is not None and name.tag.lower() != "latest":
         raise LoadError(f"[hub] no such quantization: {name} ({name.repository} is an unquantized checkpoint)")
     choice = Choice(tuple(sorted(wanted, key=lambda file: file.path != "config.json")), is_folder=True)
@@ -155,6 +159,13 @@ def _checkpoint(name: HubName, files: Sequence[RepositoryFile], memory_bytes: in
             "(try a repository of quantized .gguf files)"
         )
     return choice
+
+
+def _one_form(files: Sequence[RepositoryFile]) -> tuple[RepositoryFile, ...]:
+    """Leave out the weights in Mistral's form if a repository also has them in transformers'."""
+    names = {file.path for file in files}
+    has_both = "config.json" in names and any(re.fullmatch(r"model[^/]*\.safetensors", name) for name in names)
+    return tuple(file for file in files if not has_both or not file.path.startswith("consolidated"))
 
 
 def _tags(models: Sequence[Choice]) -> str:

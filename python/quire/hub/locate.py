@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import LoadError
+from ..files.folders import is_checkpoint_folder
 from .choose import is_model_file
 from .names import HubName, hub_name, is_adapter_folder, is_local_model
 from .registry import Preset, Registry
@@ -123,7 +124,7 @@ def _of_folder(path: Path) -> Path:
 
     LoadError listing the folder's models if there are none or several.
     """
-    if not path.is_dir() or (path / "config.json").exists():
+    if not path.is_dir() or is_checkpoint_folder(path):
         return path
     files = sorted(each for each in path.glob("*.gguf") if is_model_file(each.name))
     # List a split model only by its first part.
@@ -136,5 +137,6 @@ def _of_folder(path: Path) -> Path:
     if is_adapter_folder(path):
         return path
     raise LoadError(
-        f"[loader] no model in folder {path}: neither a .gguf file nor a checkpoint (config.json with .safetensors)"
+        f"[loader] no model in folder {path}: neither a .gguf file nor a checkpoint (config.json or params.json "
+        "with .safetensors)"
     )

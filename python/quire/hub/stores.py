@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ..files.folders import is_checkpoint_folder
 from .choose import is_model_file, matches_tag, quantization_of
 from .names import HubName
 
@@ -134,7 +135,7 @@ def _in_folder(name: str, folder: Path, store: Store) -> Iterator[StoredModel]:
             continue  # incomplete download
         tag = quantization_of(path.name)
         yield from _stored(f"{name}:{tag}" if tag else name, path, store, parts)
-    if not files and (folder / "config.json").is_file() and (weights := sorted(folder.glob("*.safetensors"))):
+    if not files and is_checkpoint_folder(folder) and (weights := sorted(folder.glob("*.safetensors"))):
         yield from _stored(name, folder, store, weights)
 
 

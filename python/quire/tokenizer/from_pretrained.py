@@ -26,9 +26,11 @@ from quire.tokenizer.json_models import (
 )
 from quire.tokenizer.json_passes import is_white_space_split, passes_of
 from quire.tokenizer.marks import with_marks_apart
+from quire.tokenizer.mistral_chat import VERSIONS, mistral_template
 from quire.tokenizer.plamo import read_jsonl
 from quire.tokenizer.pretokenizers import PreTokenizer
 from quire.tokenizer.sentencepiece import read_sentencepiece
+from quire.tokenizer.tekken import TEKKEN, read_tekken
 from quire.tokenizer.vocabulary import (
     BYTE_TOKEN,
     BYTES,
@@ -48,7 +50,9 @@ Json: TypeAlias = "Mapping[str, object]"
 
 
 def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
-    """Read the vocabulary of a checkpoint folder: ``tokenizer.json``, else ``tokenizer.model`` or ``tokenizer.jsonl``.
+    """Read the vocabulary of a checkpoint folder.
+
+    The file is ``tokenizer.json``, else ``tokenizer.model``, Mistral's ``tekken.json`` or PLaMo's ``tokenizer.jsonl``.
 
     Raises:
         LoadError: A file is missing or malformed.
@@ -57,11 +61,16 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
     place = Path(folder)
     config_path = place / "tokenizer_config.json"
     config = _read_json(config_path) if config_path.exists() else {}
-    for name in ("tokenizer.model", "spiece.model", "spm.model"):
+    for name in ("tokenizer.model", "spiece.model", "spm.model", *(f"tokenizer.model.{v}" for v in VERSIONS)):
         if not (place / "tokenizer.json").exists() and (place / name).exists():
             found = with_configuration(read_sentencepiece(place / name), place, config)
             end_ids = end_ids_of(place, len(found.texts))
-            return _told_apart(replace(found, chat_templates=_chat_templates(place, config), end_ids=end_ids))
+            own = mistral_template(name.rpartition(".")[2], found.texts)
+            templates = _chat_templates(place, config) or ({} if own is None else {"default": own})
+            return _told_apart(replace(found, chat_templates=templates, end_ids=end_ids))
+    if not (place / "tokenizer.json").exists() and (place / TEKKEN).exists():
+        found = read_tekken(place / TEKKEN)
+        return _told_apart(replace(found, chat_templates=_chat_templates(place, config) or found.chat_templates))
     if not (place / "tokenizer.json").exists() and (place / JSONL).exists():
         found = with_configuration(read_jsonl(place / JSONL), place, config)
         end_ids = end_ids_of(place, len(found.texts))

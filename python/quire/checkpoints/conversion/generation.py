@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import LoadError, UnsupportedError
 from ...params.sampling import PARAMETERS
-from ..reading import Fields, read_json
+from ..reading import Fields, read_config, read_json
 
 if TYPE_CHECKING:
     from ...files.gguf import GGUFWriter
@@ -82,7 +82,7 @@ def write_sampling(writer: GGUFWriter, folder: Path) -> None:
     ``do_sample`` false becomes temperature 0.  A warning names fields that would change the answer but are not
     followed.  Raises LoadError for a value of the wrong type.
     """
-    config, path = read_json(folder / "config.json"), folder / "generation_config.json"
+    config, path = read_config(folder), folder / "generation_config.json"
     advice = Fields("generation_config.json", read_json(path)) if path.is_file() else _of_configuration(config)
     _check_start(advice, config)
     if advice.has("do_sample") and not advice.flag("do_sample"):

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 from ..._native.core import DType, Tensor
 from ..._native.quant import quantize
 from ...errors import LoadError, UnsupportedError
+from ...files.folders import MISTRAL_PARAMS, is_mistral_folder
 from ...files.gguf import GGUFWriter
 from ...models.media import media_checkpoints_of
 from ...models.media.checkpoint import MediaCheckpoint, image_keys, row_of
+from ...tokenizer.tekken import TEKKEN, special_texts
 from ..formats import StoredCheckpoint
-from ..mapping import Fields, Source, Target, flattened, read_json
+from ..mapping import Fields, Source, Target, flattened, read_config, read_json
 from ..mapping.tensors import planned
+from ..reading.mistral import image_settings
 from .made_reader import MadeReader, dtype_in_file
 from .run import DTYPES
 
@@ -97,7 +100,7 @@ class _Conversion:
         if dtype not in DTYPES:
             raise UnsupportedError(f"[convert] unsupported dtype '{dtype}': expected one of {', '.join(DTYPES)}")
         self.file_type, self._wanted = DTYPES[dtype], DType(dtype)
-        config = flattened(read_json(folder / "config.json"))
+        config = flattened(read_config(folder))
         names = Fields("config.json", config).items("architectures")
         for part in ("thinker_config", "vlm_config"):  # the part that reads images and text
             if isinstance(inner := config.get(part), Mapping):
@@ -157,6 +160,8 @@ def _processor_settings(folder: Path) -> Fields:
         if (folder / name).is_file():
             settings = Fields(name, read_json(folder / name))
             return settings.inner("image_processor") if settings.has("image_processor") else settings
+    if is_mistral_folder(folder):
+        return Fields(MISTRAL_PARAMS, image_settings(read_json(folder / MISTRAL_PARAMS)))
     return Fields("preprocessor_config.json", {})
 
 
@@ -167,6 +172,11 @@ def _video_settings(folder: Path) -> Fields:
 
 def _token_id(folder: Path, text: str) -> int:
     """Return the id of an added token."""
+    if not (folder / "tokenizer.json").is_file() and (folder / TEKKEN).is_file():
+        marks = special_texts(folder / TEKKEN)
+        if text in marks:
+            return marks.index(text)
+        raise LoadError(f"[convert] the tokenizer has no token '{text}'")
     added = read_json(folder / "tokenizer.json").get("added_tokens")
     for token in added if isinstance(added, list) else []:
         if isinstance(token, dict) and token.get("content") == text and isinstance(token.get("id"), int):

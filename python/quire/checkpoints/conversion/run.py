@@ -21,7 +21,7 @@ from ...errors import LoadError, QuireError, UnsupportedError
 from ...files.gguf import GGUFReader, GGUFWriter
 from ...models import checkpoint_of, load_model
 from ..formats import StoredCheckpoint, with_old_quantization
-from ..mapping import Entry, Fields, Target, flattened, head_class, read_json, reference_of, transposed
+from ..mapping import Entry, Fields, Target, flattened, head_class, read_config, reference_of, transposed
 from ..reading.qwen3_reranker import TEMPLATE
 from .class_names import class_of
 from .generation import write_sampling
@@ -76,7 +76,7 @@ class _Conversion:
 
     def __init__(self, source: Path, overrides: str | None = None) -> None:
         self.source = source
-        stored = read_json(source / "config.json")
+        stored = read_config(source)
         changed: dict[str, object] = {} if overrides is None else json.loads(overrides)
         self.values = with_old_quantization(flattened(merged(stored, changed)), source)
         head = head_class(self.values)

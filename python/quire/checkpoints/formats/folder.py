@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..._native.quant import dequantize
@@ -18,6 +19,7 @@ from .fp8 import fp8
 from .gptq import gptq
 from .hqq import hqq
 from .matrix import Contents, Format, StoredMatrix
+from .mistral import open_tensors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +61,7 @@ class StoredCheckpoint(Collection[str]):
         Raises what ``SafetensorsFolder`` raises, LoadError for tensors that do not fit together, UnsupportedError for
         an unknown method, format or field.
         """
-        self._tensors = SafetensorsFolder(folder)
+        self._tensors = open_tensors(Path(folder))
         self.method = "" if quantization is None else _method(quantization)
         self.matrices: Mapping[str, StoredMatrix] = {}
         parts: set[str] = set()

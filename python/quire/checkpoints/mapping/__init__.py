@@ -3,7 +3,8 @@
 ``models/README.md`` explains it with an example.
 """
 
-from ..reading.fields import Fields, checkpoint_dtype, read_json
+from ..reading.fields import Fields, read_json
+from ..reading.folder import checkpoint_dtype, read_config
 from ..reading.reference import reference_of
 from .changes import Array, Change, adding, by_expert, half, interleaved, only_with, rows, squeezed, transposed
 from .checkpoint import SILU, Checkpoint
@@ -65,6 +66,7 @@ __all__ = [
     "only_experts",
     "only_with",
     "product",
+    "read_config",
     "read_json",
     "reference_of",
     "rope_keys",

@@ -13,8 +13,6 @@ from .reference import Reference
 
 _T = TypeVar("_T")
 _MAX_BYTES = 256 << 20
-# Sections of config.json for encoders of images and sounds.
-_ENCODERS = ("vision_config", "audio_config")
 
 
 def read_json(path: Path, place: str = "convert") -> Mapping[str, object]:
@@ -178,17 +176,3 @@ class Fields:
         for name, inner in self._inner.items():
             unknown += [f"{name}.{each}" for each in inner.refuse_unread(patterns)]
         return unknown
-
-
-def checkpoint_dtype(folder: Path) -> str:
-    """Return the type that the checkpoint says it is stored in; f32 if it does not say."""
-    config = Fields("config.json", read_json(folder / "config.json"))
-    stored = config.text("dtype", config.text("torch_dtype", "float32"))
-    return {"float16": "f16", "bfloat16": "bf16"}.get(stored, "f32")
-
-
-def has_encoder(folder: Path) -> bool:
-    """Return True if a checkpoint says that it has an encoder of images or sounds.  LoadError if it cannot be read."""
-    config = read_json(folder / "config.json")
-    inner = [value for value in config.values() if isinstance(value, Mapping)]
-    return any(isinstance(each.get(name), Mapping) for each in (config, *inner) for name in _ENCODERS)

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ...errors import UnsupportedError
+from ...files.folders import is_checkpoint_folder
 from ...hub.names import is_adapter_folder
 from ...system import machine_memory_bytes
 
@@ -38,7 +39,7 @@ def find_models(folder: Path) -> dict[str, Path]:
         if path.suffix == ".gguf" and entry.is_file():
             if (part is None or int(part[1]) == 1) and not _is_adapter(path):
                 found[_LATER_PART.sub("", path.stem)] = path
-        elif entry.is_dir() and (path / "config.json").is_file() and not _is_adapter(path):
+        elif entry.is_dir() and is_checkpoint_folder(path) and not _is_adapter(path):
             found[path.name] = path
     return found
 
