@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, computed
+from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, computed, only_with, tensor
 from .encoding import HEAD_KEYS, TOKEN_HEAD_KEYS
 from .registry import checkpoint_of
+
+# A prefix of older checkpoints, which does not apply to the classifier.
+_OLD_HOME = ("model.", "language_model.model.")
 
 
 @dataclass(frozen=True)
@@ -22,15 +25,21 @@ class Headed(Checkpoint):
         """Return the mapping of the decoder with the classifier."""
         found = checkpoint_of(self.causal).chosen(whole)
         tensors = {ours: theirs for ours, theirs in found.tensors.items() if ours != "output"}
+        # A larger configuration names the classes itself, not in the section of the text model.
+        keys = {name: Key(key.kind, lambda _, key=key: key.read(whole), key.field) for name, key in self.keys.items()}  # type: ignore[misc]
         return replace(
             found,
-            keys={**found.keys, **self.keys},
+            keys={**found.keys, **keys},
             tensors={**tensors, **self.tensors},
+            homes=(*found.homes[:1], _OLD_HOME, *found.homes[1:]) if found.homes else (),
             unused=(*found.unused, *self.unused),
         )
 
 
-_UNUSED = ("classifier_dropout", "classifier_bias", "token_classification_bias", "hidden_dropout", "summary_*")
+_UNUSED = (
+    "classifier_dropout", "classifier_bias", "token_classification_bias", "hidden_dropout", "summary_*",
+    "tie_word_embeddings",
+)  # fmt: skip
 
 
 def _texts(arch: str, causal: str) -> Headed:
@@ -50,6 +59,11 @@ def _words(arch: str, causal: str) -> Headed:
 
 # --- checkpoint ---
 
+_MODERN_HEAD: dict[str, str | Source] = {
+    "mlm": tensor("head.dense", change=only_with("classifier_bias", default=False, biases=True)),
+    "mlm.norm": "head.norm",
+    "cls.output": "classifier",
+}
 _HIDDEN: dict[str, str | Source] = {"cls": "score.0", "cls.output": "score.2"}
 _ACTIVATION: dict[str, Key] = {"classifier.activation": computed("string", lambda config: "relu")}
 # A reward is a number as it is.
@@ -66,17 +80,23 @@ HF = {
     "AXK1ForTokenClassification": _tokens("axk1", "AXK1ForCausalLM"),
     "AXK2ForSequenceClassification": _texts("axk2", "AXK2ForCausalLM"),
     "AXK2ForTokenClassification": _tokens("axk2", "AXK2ForCausalLM"),
+    "BioGptForSequenceClassification": _texts("biogpt", "BioGptForCausalLM"),
+    "BioGptForTokenClassification": _words("biogpt", "BioGptForCausalLM"),
     "BloomForSequenceClassification": _texts("bloom", "BloomForCausalLM"),
     "BloomForTokenClassification": _words("bloom", "BloomForCausalLM"),
+    "CohereCompassTextForSequenceClassification": _texts("cohere2", "CohereCompassForCausalLM"),
     "DeepseekV2ForSequenceClassification": _texts("deepseek2", "DeepseekV2ForCausalLM"),
     "DeepseekV3ForSequenceClassification": _texts("deepseek2", "DeepseekV3ForCausalLM"),
     "DeepseekV3ForTokenClassification": _tokens("deepseek2", "DeepseekV3ForCausalLM"),
+    "DiffLlamaForSequenceClassification": _texts("diffllama", "DiffLlamaForCausalLM"),
+    "DiffLlamaForTokenClassification": _tokens("diffllama", "DiffLlamaForCausalLM"),
     "Exaone4ForSequenceClassification": _texts("exaone4", "Exaone4ForCausalLM"),
     "Exaone4ForTokenClassification": _tokens("exaone4", "Exaone4ForCausalLM"),
     "FalconForSequenceClassification": _texts("falcon", "FalconForCausalLM"),
     "FalconForTokenClassification": _words("falcon", "FalconForCausalLM"),
     "Gemma2ForTokenClassification": _tokens("gemma2", "Gemma2ForCausalLM"),
     "Gemma3TextForSequenceClassification": _texts("gemma3", "Gemma3ForCausalLM"),
+    "Gemma3ForSequenceClassification": _texts("gemma3", "Gemma3ForConditionalGeneration"),
     "GemmaForSequenceClassification": _texts("gemma", "GemmaForCausalLM"),
     "GemmaForTokenClassification": _tokens("gemma", "GemmaForCausalLM"),
     "Glm4ForSequenceClassification": _texts("glm4", "Glm4ForCausalLM"),
@@ -113,6 +133,9 @@ HF = {
     "MistralForTokenClassification": _tokens("llama", "MistralForCausalLM"),
     "MixtralForSequenceClassification": _texts("llama", "MixtralForCausalLM"),
     "MixtralForTokenClassification": _tokens("llama", "MixtralForCausalLM"),
+    "ModernBertDecoderForSequenceClassification": Headed(
+        "modern-bert-decoder", HEAD_KEYS, _MODERN_HEAD, causal="ModernBertDecoderForCausalLM", unused=_UNUSED
+    ),
     "MptForSequenceClassification": _texts("mpt", "MptForCausalLM"),
     "MptForTokenClassification": _words("mpt", "MptForCausalLM"),
     "NemotronForSequenceClassification": _texts("nemotron", "NemotronForCausalLM"),
@@ -120,6 +143,7 @@ HF = {
     "Olmo2ForSequenceClassification": _texts("olmo2", "Olmo2ForCausalLM"),
     "Olmo3ForSequenceClassification": _texts("olmo2", "Olmo3ForCausalLM"),
     "OlmoForSequenceClassification": _texts("olmo", "OlmoForCausalLM"),
+    "OpenAIGPTForSequenceClassification": _texts("openai-gpt", "OpenAIGPTLMHeadModel"),
     "OPTForSequenceClassification": _texts("opt", "OPTForCausalLM"),
     "PersimmonForSequenceClassification": _texts("persimmon", "PersimmonForCausalLM"),
     "PersimmonForTokenClassification": _tokens("persimmon", "PersimmonForCausalLM"),
@@ -136,6 +160,9 @@ HF = {
     "Qwen3MoeForTokenClassification": _tokens("qwen3moe", "Qwen3MoeForCausalLM"),
     "Qwen3NextForSequenceClassification": _texts("qwen3next", "Qwen3NextForCausalLM"),
     "Qwen3NextForTokenClassification": _tokens("qwen3next", "Qwen3NextForCausalLM"),
+    "Qwen3_5ForSequenceClassification": _texts("qwen35", "Qwen3_5ForConditionalGeneration"),
+    "Qwen3_5ForTokenClassification": _tokens("qwen35", "Qwen3_5ForConditionalGeneration"),
+    "Qwen3_5TextForSequenceClassification": _texts("qwen35", "Qwen3_5ForCausalLM"),
     "SeedOssForSequenceClassification": _texts("seed_oss", "SeedOssForCausalLM"),
     "SeedOssForTokenClassification": _tokens("seed_oss", "SeedOssForCausalLM"),
     "SmolLM3ForSequenceClassification": _texts("smollm3", "SmolLM3ForCausalLM"),
