@@ -202,6 +202,27 @@ def test_bad_checkpoints_are_errors_and_leave_no_file(tmp_path: Path, name: str)
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
+@pytest.mark.parametrize(
+    ("name", "field", "value", "message"),
+    [
+        ("qwen3", "num_hidden_layers", 2**31 - 1, "'num_hidden_layers'.* 2147483647: expected 0 to 1024"),
+        ("qwen3", "vocab_size", 2**31 - 1, "2147483647.*'model.embed_tokens.weight' has 272 rows"),
+        ("qwen3", "vocab_size", 273, "273.*'model.embed_tokens.weight' has 272 rows"),
+        ("cwm", "head_dim", 2**31 - 1, "'head_dim'.* 2147483647"),
+        ("llama-llama3", "hidden_size", 2**31 - 1, "536870911"),
+        ("falcon_h1", "mamba_d_state", 2**31 - 1, "in_proj has"),
+        ("hrm_text", "H_cycles", 1000, "layers: expected at most 1024"),
+    ],
+)
+def test_huge_counts_are_errors_before_anything_is_made_for_each(
+    tmp_path: Path, name: str, field: str, value: int, message: str
+) -> None:
+    write_checkpoint(tmp_path / "hf", name)
+    edit("config.json", **{field: value})(tmp_path / "hf")
+    with pytest.raises(LoadError, match=message):
+        convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+
+
 def test_an_unknown_dtype_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="'q4_k'"):
         convert(tmp_path, tmp_path / "x.gguf", "q4_k")

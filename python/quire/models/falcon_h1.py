@@ -20,7 +20,7 @@ from ..checkpoints.mapping import (
     tensor,
     u32,
 )
-from ..errors import UnsupportedError
+from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RMSNorm, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
 from .base import Decoder, DenseConfig
 from .llama import Attention
@@ -116,6 +116,8 @@ def _in_proj(x: Array, config: Fields) -> Array:
 
     inner, heads = _inner(config), config.integer("mamba_n_heads", 128)
     n = config.integer("mamba_n_groups", 1) * config.integer("mamba_d_state", 256)
+    if 2 * inner + 2 * n + heads != len(x):
+        raise LoadError(f"[convert] in_proj has {len(x)} rows: expected {2 * inner + 2 * n + heads}")
     factors = np.repeat(_factors(config, "ssm_multipliers", 5), [inner, inner, n, n, heads])
     product: Array = (x * factors[:, None] * config.number("ssm_in_multiplier", 1.0)).astype(np.float32)
     return product

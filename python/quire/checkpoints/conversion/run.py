@@ -57,7 +57,7 @@ def possible(what: str) -> Iterator[None]:
         yield
     except QuireError:
         raise
-    except (ArithmeticError, ValueError) as error:
+    except (ArithmeticError, MemoryError, ValueError) as error:
         raise LoadError(f"[convert] {what} do not fit together: {error}") from None
 
 
@@ -108,6 +108,7 @@ class _Conversion:
         if self.sentences.is_masked and not any(target.name == "mlm.output.bias" for target in targets):
             raise LoadError("[convert] sparse vectors need a head for masked tokens, which the checkpoint lacks")
         targets = self._without_copies(self._with_head(targets))
+        self._check_vocabulary(targets)
         targets += self.sentences.targets
         if self.is_reranker:
             targets.append(reranker_head(source, partial(self._head_rows, targets)))
@@ -160,6 +161,16 @@ class _Conversion:
         if not self._equal(head.sources[0], by_name[EMBEDDING].sources[0]):
             return targets
         return [target for target in targets if target is not head]
+
+    def _check_vocabulary(self, targets: list[Target]) -> None:
+        """Raise LoadError if the model has fewer rows than tokens, before rows without a token get one."""
+        embedding = next((target for target in targets if target.name == EMBEDDING), None)
+        if embedding is None or self.mapping.is_head:
+            return
+        n_vocab, n_rows = self.config.integer("vocab_size"), self.shape(embedding)[0]
+        if n_vocab > n_rows:
+            source = embedding.sources[0]
+            raise LoadError(f"[convert] vocab_size is {n_vocab}, but the checkpoint's '{source}' has {n_rows} rows")
 
     def _without_copies(self, targets: list[Target]) -> list[Target]:
         """Leave out the copies of embedding and head in layers that predict later tokens."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from ...errors import LoadError, UnsupportedError
-from ..reading.fields import Fields
+from ..reading.fields import MAX_HEAD_DIM, MAX_LAYERS, Fields
 from .biases import denying_field
 from .changes import Array, OnlyWith
 from .keys import Key
@@ -209,7 +209,10 @@ class Checkpoint:
         """Return the number of layers; with an encoder and a decoder, the larger number."""
         names = ("block_count", "decoder_block_count", "audio.block_count")
         counts = [self.keys[key].read(config) for key in names if key in self.keys]
-        return max(count for count in counts if isinstance(count, int))
+        n_layer = max(count for count in counts if isinstance(count, int))
+        if n_layer > MAX_LAYERS:  # several passes over the same layers
+            raise LoadError(f"[convert] the configuration has {n_layer} layers: expected at most {MAX_LAYERS}")
+        return n_layer
 
     def _factors(self, config: Fields, entries: Iterable[Entry]) -> Iterator[tuple[str, Array]]:
         """Yield the tensors of frequency factors, for scalings that have any."""
@@ -224,6 +227,8 @@ class Checkpoint:
             n_rot = config.integer("hidden_size") // n_head
         base = values.get("rope.freq_base")
         assert isinstance(n_rot, int)
+        if n_rot > MAX_HEAD_DIM:  # before there are factors for each dimension
+            raise LoadError(f"[convert] heads of {n_rot} dimensions are too large: expected at most {MAX_HEAD_DIM}")
         if isinstance(base, float) and (factors := llama3_factors(rope_of(config), base, n_rot)) is not None:
             yield "rope_freqs.weight", factors
         yield from longrope_factors(rope_of(config), n_rot)

@@ -13,6 +13,12 @@ from .reference import Reference
 
 _T = TypeVar("_T")
 _MAX_BYTES = 256 << 20
+# Fields that count layers or dimensions are bounded before anything is made for each.
+MAX_LAYERS, MAX_HEAD_DIM = 1024, 1024
+_LAYERS = (
+    "num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_decoder_layers", "num_transformer_layers",
+    "encoder_layers", "decoder_layers", "depth", "H_cycles", "L_cycles",
+)  # fmt: skip
 
 
 def read_json(path: Path, place: str = "convert") -> Mapping[str, object]:
@@ -81,11 +87,13 @@ class Fields:
         return value
 
     def integer(self, name: str, default: int | None = None, *, low: int = 0) -> int:
-        """Return an integer from ``low`` to 2^31 - 1."""
+        """Return an integer from ``low`` to 2^31 - 1, or less for layers and for a head's dimensions."""
         value = self._get(name, (int,), default, "a whole number")
         assert isinstance(value, int)
-        if not low <= value < 2**31:
-            raise LoadError(f"[{self._place}] '{name}' of {self.where} is {value}: expected {low} to 2^31 - 1")
+        most = MAX_LAYERS if name in _LAYERS else MAX_HEAD_DIM if name.endswith("head_dim") else 2**31 - 1
+        if not low <= value <= most:
+            words = "2^31 - 1" if most == 2**31 - 1 else str(most)
+            raise LoadError(f"[{self._place}] '{name}' of {self.where} is {value}: expected {low} to {words}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
