@@ -100,6 +100,7 @@ void bind_standalone_operations(py::module_ &m) {
         .def_function("relu_squared", Function::relu_squared)
         .def_function("quick_gelu", Function::quick_gelu)
         .def_function("negate", Function::negate)
+        .def_function("sqrt", Function::sqrt)
         .def("clamp", &clamp, py::arg("x"), py::arg("low"), py::arg("high"))
         .def(
             "xielu",

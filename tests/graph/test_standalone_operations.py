@@ -149,6 +149,7 @@ CASES: dict[str, list[Case]] = {
     "relu_squared": [element(graph.relu_squared, lambda x: np.maximum(x, 0) ** 2)],
     "quick_gelu": [element(graph.quick_gelu, lambda x: x * sigmoid(np.float32(1.702) * x))],
     "negate": [element(graph.negate, np.negative)],
+    "sqrt": [element(lambda x: graph.sqrt(graph.relu_squared(x)), lambda x: np.maximum(x, 0))],
     "clamp": [element(lambda x: graph.clamp(x, -0.5, 1.0), lambda x: np.clip(x, -0.5, 1.0))],
     "xielu": [xielu],
     "clamped_swiglu": [clamped_swiglu],

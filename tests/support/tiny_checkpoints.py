@@ -39,7 +39,7 @@ KEPT_NULLS = ("q_lora_rank",)  # null differs from absence
 MADE_TENSORS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
 # Prefixes of models that add 1 to the weights of norms, and prefixes of exceptions.
 ONE_IS_ADDED, NONE_IS_ADDED = (
-    ("gemma", "vaultgemma", "qwen35", "qwen3next", "step35", "muse", "minimax-m3", "plamo3"),
+    ("gemma", "vaultgemma", "recurrent-gemma", "qwen35", "qwen3next", "step35", "muse", "minimax-m3", "plamo3"),
     ("gemma3n", "gemma4"),
 )
 

@@ -11,7 +11,7 @@
 namespace quire {
 
 // Each number by itself (operations/standalone/elements.cpp).
-enum class Function { sigmoid, softplus, tanh, exp, relu_squared, quick_gelu, negate };
+enum class Function { sigmoid, softplus, tanh, exp, relu_squared, quick_gelu, negate, sqrt };
 TraceTensor apply(const TraceTensor &x, Function function);
 TraceTensor clamp(const TraceTensor &x, float low, float high);
 struct Xielu {

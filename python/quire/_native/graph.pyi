@@ -649,6 +649,9 @@ def quick_gelu(x: TraceTensor) -> TraceTensor:
 def negate(x: TraceTensor) -> TraceTensor:
     """Return ``-x``."""
 
+def sqrt(x: TraceTensor) -> TraceTensor:
+    """Return the square root of each number, none of which may be negative."""
+
 def clamp(x: TraceTensor, low: float, high: float) -> TraceTensor:
     """Return ``min(max(x, low), high)``."""
 

@@ -264,6 +264,7 @@ _STANDALONE = [
     OperationCase("hyper_input", lambda b: graph.hyper_input(b.value(4, 32), b.value(24))),
     OperationCase("hyper_output", lambda b: graph.hyper_output(b.value(4, 32), b.value(32), b.value(24))),
     *map(_of_one, ("sigmoid", "softplus", "tanh", "exp", "relu_squared", "quick_gelu", "negate")),
+    OperationCase("sqrt", lambda b: graph.sqrt(graph.relu_squared(b.value(96)))),
     _of_one("clamp", low=-0.5, high=1.0),
     _of_one("xielu", alpha_p=0.8, alpha_n=1.3, beta=0.5, eps=-1e-6),
     _of_one("l2_norm", eps=1e-6),

@@ -33,6 +33,7 @@ const Named &named(Function function) {
          [](ggml_context *ctx, ggml_tensor *x) { return ggml_sqr(ctx, ggml_relu(ctx, x)); }},
         {"quick_gelu", [](float x) { return x * sigmoid(1.702F * x); }, ggml_gelu_quick},
         {"negate", [](float x) { return -x; }, ggml_neg},
+        {"sqrt", [](float x) { return std::sqrt(x); }, ggml_sqrt},
     };
     return table[static_cast<size_t>(function)];
 }
