@@ -407,13 +407,13 @@ def test_cancellation_while_logits_are_outside(client: Client) -> None:
 
 
 def test_a_cancelled_request_is_freed_at_once() -> None:
-    with Client(step_s=0.002, n_ctx=500) as client:
+    with Client(step_s=0.01, n_ctx=500) as client:  # its answer takes 5 s
         id_ = client.submit(prompt(4), params(max_tokens=None))
         wait_until(lambda: client.answer(id_).token_ids, client)
         started = time.monotonic()
         client.decoder.cancel(id_)
         client.run()
-        assert time.monotonic() - started < 0.25
+        assert time.monotonic() - started < 2.5
         client.expect_all_free()
 
 
