@@ -193,6 +193,9 @@ def test_over_http(folder: Path, tmp_path: Path) -> None:
     soundfile.write(stream, LONG, 16_000, format="WAV", subtype="FLOAT")
     with LLM(folder, kv_dtype="f32", threads=1) as llm:
         wanted = llm.transcribe(stream.getvalue(), language="en", timestamps=True)
+        path = tmp_path / "a.wav"
+        path.write_bytes(stream.getvalue())
+        assert llm.transcribe(str(path), language="en", timestamps=True) == wanted
     with served(tmp_path, ["-m", str(folder)]) as server, server.client() as client:
 
         def ask(**fields: str) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import RequestError, UnsupportedError
@@ -133,7 +134,8 @@ class LLMCore(LLMBase):
         return Stream(request.engine, ChatCollector(request, collector_of(request.engine)))
 
     def _transcript(self, audio: Sound, speech: TranscribeOptions, options: RequestOptions) -> Call[Transcript]:
-        steps = self._transcription(samples_of(audio, "transcribe"), speech, options)
+        sound = Path(audio) if isinstance(audio, str) else audio
+        steps = self._transcription(samples_of(sound, "transcribe"), speech, options)
 
         def more() -> list[tuple[EngineRequest, StepCollector]]:
             request = steps.next_request()

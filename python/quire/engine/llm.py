@@ -472,7 +472,7 @@ class LLM(ControlledCore):
         """Return what is said in a recording, with a model that hears.
 
         Args:
-            audio: A ``pathlib.Path``, the bytes of a file, or a pair of samples and their rate.
+            audio: The path of a file, its bytes, or a pair of samples and their rate.
             language: A code such as ``"en"``, or an English name; None: the model recognizes it.
             prompt: Text that the recording continues, or names and words that occur in it.
             task: ``"translate"`` gives English.

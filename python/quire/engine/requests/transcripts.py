@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 SpeechTask: TypeAlias = Literal["transcribe", "translate"]
-Sound: TypeAlias = "os.PathLike[str] | bytes | tuple[npt.NDArray[Any], int]"
+Sound: TypeAlias = "str | os.PathLike[str] | bytes | tuple[npt.NDArray[Any], int]"
 """A file, the bytes of one, or samples and their rate."""
 RATE = 16_000
 
