@@ -535,18 +535,36 @@ SIBLINGS |= {
     "NewModel": Sibling("JinaEmbeddingsV3Model", gte_config, gte),
     "NewForSequenceClassification": Sibling("JinaEmbeddingsV3ForSequenceClassification", gte_config, gte),
 }
-# transformers saves other names than published checkpoints have, and reads both.
-SIBLINGS["HYV4ForCausalLM"] = Sibling(
-    "HYV4ForCausalLM",
-    dict,
-    renamed(
+
+
+def hy_v4(config: Config, tensors: Tensors) -> Tensors:
+    """Interleave the rotated rows, the last ones of each head, and rename tensors.
+
+    Published checkpoints rotate neighbouring rows (llama.cpp's converter and vLLM); transformers takes them for halves.
+    """
+    n_rot = number(config, "qk_rope_head_dim")
+    heads = {
+        "self_attn.q_b_proj": number(config, "num_attention_heads"), "self_attn.kv_a_proj_with_mqa": 1,
+        "indexer.wq_b": number(config, "index_n_heads"), "indexer.wk": 1, "indexer.k_norm": 1,
+    }  # fmt: skip
+    out = dict(tensors)
+    for name, values in tensors.items():
+        if n := next((n for part, n in heads.items() if part in name), None):
+            by_head = values.reshape(n, -1, *values.shape[1:])
+            halves = by_head[:, -n_rot:].reshape(n, 2, n_rot // 2, *values.shape[1:])
+            rotated = halves.swapaxes(1, 2).reshape(n, n_rot, *values.shape[1:])
+            out[name] = np.concatenate([by_head[:, :-n_rot], rotated], 1).reshape(values.shape)
+    return renamed(
         {
             "hc_pre.hc_head.": "hc_head.", "hc_pre.hc_attn_layer.": "hc_attn_layer.hc_pre.",
             "hc_pre.hc_mlp_layer.": "hc_mlp_layer.hc_pre.", "shared_experts.linear_gate": "shared_experts.gate_proj",
             "mlp.linear_gate": "mlp.gate_proj",
         }
-    ),
-)  # fmt: skip
+    )(config, out)  # fmt: skip
+
+
+# transformers saves other names than published checkpoints have, and reads both.
+SIBLINGS["HYV4ForCausalLM"] = Sibling("HYV4ForCausalLM", dict, hy_v4)
 # transformers counts positions from token 1 on, MPNet's padding, which is a character in the tests' vocabulary.
 SIBLINGS |= {
     name: Sibling(name, dict, renamed({}), after_padding) for name in ("MPNetModel", "MPNetForTokenClassification")

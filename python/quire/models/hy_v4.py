@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .._native import graph
-from ..checkpoints.mapping import Array, Change, Fields, computed, f32, factor, half, n_dense, tensor, u32
+from ..checkpoints.mapping import Fields, computed, f32, factor, half, n_dense, tensor, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
     ExpertConfig,
@@ -146,18 +145,6 @@ MODEL = HyV4
 # --- checkpoint ---
 
 
-def _paired(heads: Callable[[Fields], int]) -> Change:
-    """Interleave the rotated rows, the last ones of each head, as files have them."""
-
-    def change(x: Array, config: Fields) -> Array:
-        n_rot, by_head = config.integer("qk_rope_head_dim", 64), x.reshape(heads(config), -1, *x.shape[1:])
-        rest, rotated = by_head[:, :-n_rot], by_head[:, -n_rot:]
-        halves = rotated.reshape(len(by_head), 2, n_rot // 2, *x.shape[1:])
-        return np.concatenate([rest, halves.swapaxes(1, 2).reshape(rotated.shape)], 1).reshape(x.shape)
-
-    return change
-
-
 def _limit(config: Fields) -> list[float]:
     if (limit := config.number("swiglu_limit", 10.0)) <= 0:
         raise UnsupportedError(f"[convert] unsupported 'swiglu_limit': {limit} (expected more than 0)")
@@ -172,14 +159,9 @@ def _types(config: Fields) -> list[bool]:
     ]
 
 
-def _one(config: Fields) -> int:
-    return 1
-
-
 _LAYER = "model.layers.{i}"
 _ATTENTION = f"{_LAYER}.self_attn"
 _GLM = deepseek32.HF["GlmMoeDsaForCausalLM"]
-_HEADS = _paired(lambda config: config.integer("num_attention_heads"))
 HF = {
     "HYV4ForCausalLM": replace(
         _GLM,
@@ -204,13 +186,12 @@ HF = {
             "blk.{i}.ffn_gate_exps.weight": tensor(f"{_LAYER}.mlp.experts.gate_up_proj", change=half(0)),
             "blk.{i}.ffn_up_exps.weight": tensor(f"{_LAYER}.mlp.experts.gate_up_proj", change=half(1)),
             "blk.{i}.ffn_down_exps.weight": f"{_LAYER}.mlp.experts.down_proj",
-            "blk.{i}.attn_q_b": tensor(f"{_ATTENTION}.q_b_proj", change=_HEADS),
-            "blk.{i}.attn_kv_a_mqa": tensor(f"{_ATTENTION}.kv_a_proj_with_mqa", change=_paired(_one)),
-            "blk.{i}.indexer.attn_q_b": tensor(
-                f"{_ATTENTION}.indexer.wq_b", change=_paired(lambda config: config.integer("index_n_heads", 16))
-            ),
-            "blk.{i}.indexer.attn_k": tensor(f"{_ATTENTION}.indexer.wk", change=_paired(_one)),
-            "blk.{i}.indexer.k_norm": tensor(f"{_ATTENTION}.indexer.k_norm", change=_paired(_one)),
+            # Published checkpoints rotate neighbouring rows, as files do; transformers 5.24 takes them for halves.
+            "blk.{i}.attn_q_b": f"{_ATTENTION}.q_b_proj",
+            "blk.{i}.attn_kv_a_mqa": f"{_ATTENTION}.kv_a_proj_with_mqa",
+            "blk.{i}.indexer.attn_q_b": f"{_ATTENTION}.indexer.wq_b",
+            "blk.{i}.indexer.attn_k": f"{_ATTENTION}.indexer.wk",
+            "blk.{i}.indexer.k_norm": f"{_ATTENTION}.indexer.k_norm",
             "blk.{i}.attn_gate": f"{_ATTENTION}.linear_gate",
             "blk.{i}.attn_sinks.weight": f"{_ATTENTION}.learnable_sink_param",
             **{
