@@ -132,6 +132,7 @@ class DenseConfig(Config):
         n_head: int | None = None,
         n_kv_head: int | None = None,
         ffn_dim: int | None = None,
+        rotates_all: bool = False,
     ) -> Self:
         """Read the keys.
 
@@ -142,17 +143,23 @@ class DenseConfig(Config):
             n_head: The largest number of heads of a layer, for models whose layers differ; None: read one for all.
             n_kv_head: The number in layers that have any (``by_layer``); None: read one for all layers.
             ffn_dim: The width in layers that have an MLP (``by_layer``); None: read one for all layers.
+            rotates_all: RoPE applies to whole heads, whatever ``rope.dimension_count`` is.
         """
         base = Config.read(keys, n_vocab)
         n_head = n_head or keys.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
         head_dim = keys.integer("attention.key_length", max(1, base.dim // n_head), low=1, high=MAX_HEAD_DIM)
+        n_rot = head_dim
+        if rotates_all:
+            keys.without_effect("rope.dimension_count")
+        else:
+            n_rot = keys.integer("rope.dimension_count", head_dim, low=2, high=head_dim)
         config = cls(
             **vars(base),
             n_head=n_head,
             n_kv_head=n_kv_head or keys.same("attention.head_count_kv", base.n_layer, n_head, low=1, high=MAX_HEADS),
             head_dim=head_dim,
             v_head_dim=keys.integer("attention.value_length", head_dim, low=1, high=MAX_HEAD_DIM),
-            n_rot=keys.integer("rope.dimension_count", head_dim, low=2, high=head_dim),
+            n_rot=n_rot,
             ffn_dim=ffn_dim or keys.same("feed_forward_length", base.n_layer, 0, high=MAX_DIM),
             eps=keys.number(eps),
         )

@@ -27,9 +27,10 @@ class DeepSeek(Decoder):
 
     READS: ClassVar[tuple[str, ...]] = ("expert_weights_scale",)
     LAYOUT: ClassVar[Layout] = "interleaved"
+    ROTATES_ALL: ClassVar[bool] = False
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
-        config = DenseConfig.read(keys, n_vocab)
+        config = DenseConfig.read(keys, n_vocab, rotates_all=self.ROTATES_ALL)
         experts = ExpertConfig.read(keys, config.n_layer, normalize=False, reads=self.READS)
         n_dense_layers = keys.integer("leading_dense_block_count", 0)
         n_shared = keys.integer("expert_shared_count", high=64)

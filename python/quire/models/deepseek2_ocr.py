@@ -16,7 +16,7 @@ from ..checkpoints.mapping import (
     no_windows,
     u32,
 )
-from ..nn import ROUTING
+from ..nn import ROUTING, Keys, Weights
 from ..nn.rotary import Layout
 from . import deepseek
 
@@ -26,6 +26,11 @@ ARCHES = ("deepseek2-ocr",)
 class DeepSeekOcr(deepseek.DeepSeek):
     READS: ClassVar[tuple[str, ...]] = ROUTING
     LAYOUT: ClassVar[Layout] = "half"
+    ROTATES_ALL: ClassVar[bool] = True  # files have a rope.dimension_count of 0, after the latent attention it lacks
+
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        keys.without_effect("attention.sliding_window")  # Unlimited-OCR's; its decoder has none in llama.cpp either
+        super().__init__(keys, weights, n_vocab)
 
 
 MODEL = DeepSeekOcr

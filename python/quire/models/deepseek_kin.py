@@ -29,7 +29,6 @@ HF = {
             **_DENSE,
             "leading_dense_block_count": u32("num_hidden_layers"),
             "expert_shared_count": computed("u32", lambda config: 0),
-            "expert_group_count": computed("u32", lambda config: 1),
             "expert_feed_forward_length": u32("intermediate_size"),
         },
         tensors=LATENT_TENSORS,

@@ -48,6 +48,9 @@ class Granite(Decoder):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
         keys.only("expert_count", 0)
+        # llama.cpp's converter writes them for hybrid models that have attention in all layers.
+        keys.only("expert_used_count", 0)
+        keys.without_effect("expert_shared_feed_forward_length", "ssm.*")
         keys.only("rope.scaling.finetuned", True)  # false: without RoPE
         self.scales = scales = self.multipliers(keys, config)
         if scales.logit == 0:

@@ -54,7 +54,8 @@ class Olmo2(Decoder):
         is_local = [window > 0 and local for local in locals_of(keys, config.n_layer, PERIOD)]
         self.windows = [window if local else 0 for local in is_local]
         everywhere = rope_spec(keys, n_dims=config.n_rot, layout="half")
-        nearby = RopeSpec(n_dims=config.n_rot, layout="half", freq_base=keys.number("rope.freq_base", 10000.0))
+        base = keys.number("rope.freq_base_swa", keys.number("rope.freq_base", 10000.0))
+        nearby = RopeSpec(n_dims=config.n_rot, layout="half", freq_base=base)
         blocks = [
             PostNormBlock(
                 config,

@@ -28,6 +28,12 @@ SUMMED = ("attn_output", "ffn_down")
 _NOT_MATRICES = ("i8", "i16", "i32", "i64", "f64", "q8_1", "q8_k")
 
 
+def without_ones(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape without leading dimensions of size 1."""
+    first = next((i for i, n in enumerate(shape) if n != 1), len(shape))
+    return tuple(shape[first:])
+
+
 class Weights:
     """Weights below a prefix.  Each declaration checks name, shape and dtype; a tensor can be taken only once.
 
@@ -118,10 +124,12 @@ class Weights:
         full = self._prefix + name
         if full in self._taken:
             raise LoadError(f"[weights] tensor '{full}' is declared twice")
-        info = self._reader.tensor_info(full)
-        if info.shape != tuple(stored or shape):
-            expected = list(stored or shape)
-            raise LoadError(f"[weights] tensor '{full}' has shape {list(info.shape)}: expected {expected}")
+        info, expected = self._reader.tensor_info(full), tuple(stored or shape)
+        if info.shape != expected:
+            # Dimensions of size 1 in front do not count in GGUF; ERNIE 4.5's files have one in a vector.
+            if not vector or without_ones(info.shape) != without_ones(expected):
+                raise LoadError(f"[weights] tensor '{full}' has shape {list(info.shape)}: expected {list(expected)}")
+            stored = info.shape
         if vector and str(info.dtype) not in _VECTOR_DTYPES:
             raise UnsupportedError(f"[weights] tensor '{full}' has type {info.dtype}: expected f32")
         if str(info.dtype) in _NOT_MATRICES:
