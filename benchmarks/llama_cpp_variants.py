@@ -17,14 +17,16 @@ Shapes = dict[str, list[int]]
 class Variant:
     """A changed checkpoint.
 
-    ``fields`` replace those of config.json.  ``tensors`` maps patterns of names to other shapes, or None to leave the
-    tensor out.  ``kernels``: "stock" (ggml's) if another rounding would change the answer.
+    ``fields`` replace those of config.json; "section.name" is a field of a section.  ``tensors`` maps patterns of names
+    to other shapes, or None to leave the tensor out.  ``kernels``: "stock" (ggml's) if another rounding would change
+    the answer.  ``tolerance``: for logits, if it is not the usual one.
     """
 
     reason: str
     fields: dict[str, object] = field(default_factory=dict)
     tensors: dict[str, list[int] | None] = field(default_factory=dict)
     kernels: str = "auto"
+    tolerance: float = 0.0
 
     def shapes(self, shapes: Shapes) -> Shapes:
         changed: Shapes = {}
@@ -174,12 +176,34 @@ VARIANTS = {
         {"index_topk": 256, "index_head_dim": 64},
         {r"indexer\.k_norm": [64], r"indexer\.wk": [64, 48], r"indexer\.wq_b": [704, 28]},
     ),
+    "glm5-next": Variant(
+        "llama.cpp requires four streams: compared with four",
+        {"text_config.hc_mult": 4, "text_config.index_topk": 256},
+        {r"hc_(attn|ffn)_base": [24], r"hc_(attn|ffn)_fn": [24, 224]},
+    ),
     "gpt-oss": Variant(
         "llama.cpp rounds the ends of YaRN's ramp, although config.json says not to: compared with ends that "
         "are integers",
         {"rope_parameters": WHOLE_RAMP},
     ),
     "gpt2": Variant(LONGER, {"n_positions": 256, "n_ctx": 256}, {r"wpe\.weight": [256, 60]}),
+    "grok": Variant(
+        "llama.cpp normalizes the weights of the chosen experts, does not cap the router's scores, and multiplies "
+        "rotated heads by YaRN's factor: compared with all experts chosen, a high cap and no YaRN",
+        {"num_experts_per_tok": 6, "router_logit_softcapping": 1e5, "rope_type": "original"},
+        kernels="stock",  # because of GELU's table too
+        tolerance=1e-2,
+    ),
+    "grok-1": Variant(
+        "llama.cpp does not cap the router's scores, and looks GELU up in an f16 table: compared with ggml's kernels",
+        kernels="stock",
+        tolerance=1e-2,
+    ),
+    "grovemoe": Variant("llama.cpp feeds the large experts' output to the small ones, instead of the layer's input"),
+    "hunyuan_vl": Variant(
+        "llama.cpp computes each pair's angle from the one before, whose rounding grows with the position",
+        tolerance=1e-2,
+    ),
     "hy_v4": Variant(
         INDEXER,
         {"index_topk": 256, "index_head_dim": 64},
@@ -217,6 +241,11 @@ VARIANTS = {
         {"layers_block_type": ["linear_attention", "moe", "full_attention", "moe"]},
         {r"layers\.4\.": None},
     ),
+    "paddleocr": Variant(
+        "llama.cpp has no biases here: compared without them",
+        {"use_bias": False},
+        {r"model\.layers\..*_proj\.bias": None},
+    ),
     "phi3": Variant(NO_WINDOW, {"sliding_window": None}),
     "phimoe": Variant("llama.cpp uses RMS norms and softmax expert weights, transformers layer norms and SparseMixer"),
     "qwen3next": Variant(
@@ -231,6 +260,9 @@ VARIANTS = {
     ),
     "smallthinker": Variant(
         "llama.cpp always uses windows of 4096: compared with that size", {"sliding_window_size": 4096}
+    ),
+    "plamo2": Variant(
+        "llama.cpp has no windows here, and did not finish the tiny model's first prompt within 20 seconds"
     ),
     "starcoder": Variant(LONGER, {"n_positions": 256}, {r"wpe\.weight": [256, 80]}),
     "starcoder2": Variant(NO_WINDOW, {"sliding_window": None}),

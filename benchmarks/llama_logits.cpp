@@ -23,6 +23,7 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +36,7 @@ using Tokens = std::vector<llama_token>;
 // The context length of most tiny models; some use it in their rotation.
 constexpr int kContext = 256;
 constexpr int kSource = 64; // number of prompt tokens that are encoded
+constexpr rlim_t kSeconds = 20; // processor time for a file; one never ends
 
 void write_floats(std::ofstream &out, const float *values, int n) {
   out.write(reinterpret_cast<const char *>(values),
@@ -179,6 +181,8 @@ int main(int argc, char **argv) {
       dup2(nowhere, 0);
       for (int descriptor : {1, 2})
         dup2(log, descriptor);
+      const rlimit limit{kSeconds, kSeconds};
+      setrlimit(RLIMIT_CPU, &limit);
       _exit(write_all(path, prompts, n_new));
     }
     int status = 0;

@@ -75,7 +75,14 @@ class Row:
 
     @property
     def is_equal(self) -> bool:
-        return not self.failure and self.deviation <= TOLERANCE and all(gap < GAP for gap in self.gaps)
+        variant = VARIANTS.get(self.name)
+        tolerance = (variant.tolerance if variant else 0.0) or TOLERANCE
+        return not self.failure and self.deviation <= tolerance and all(gap < GAP for gap in self.gaps)
+
+    @property
+    def is_unknown(self) -> bool:
+        """Return whether llama.cpp does not know the architecture."""
+        return "unknown model architecture" in self.failure
 
     def line(self) -> str:
         tokens = "vectors" if self.n_equal is None else f"{self.n_equal} of {N_PROMPTS}"
@@ -99,7 +106,11 @@ def write_variant(folder: Path, name: str) -> None:
         return write_checkpoint(folder, name, shapes)
     write_checkpoint(folder, name, variant.shapes(shapes))
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **variant.fields}))
+    config = json.loads(path.read_text())
+    for name, value in variant.fields.items():
+        section, _, field = name.rpartition(".")
+        (config[section] if section else config)[field] = value
+    path.write_text(json.dumps(config))
     return None
 
 
@@ -187,10 +198,15 @@ def main() -> None:
         peers = of(short, n_new=0), of(prompts, n_new=N_NEW)
         for name in arguments.names:
             rows.append(compare(name, prompts, peers, Path(folder)))
-            lines.append(rows[-1].line())
-            print(lines[-1], flush=True)
+            if not rows[-1].is_unknown:
+                lines.append(rows[-1].line())
+                print(lines[-1], flush=True)
+    unknown = sorted({f"`{row.arch}`" for row in rows if row.is_unknown})
+    rows = [row for row in rows if not row.is_unknown]
     equal = {row.arch for row in rows if row.is_equal}
     total = f"{len(equal)} architectures are equal in both, {datetime.now(timezone.utc):%Y-%m-%d}."
+    if unknown:
+        total += f"\n\nThis release of llama.cpp does not know {', '.join(unknown)}."
     print(f"\n{total}")
     if arguments.page:
         arguments.page.write_text(PAGE.format(table="\n".join(lines), total=total), encoding="utf-8")

@@ -53,12 +53,22 @@ def test_a_dimension_of_size_one_in_front_does_not_count(tmp_path: Path) -> None
     reader, n = GGUFReader(path), 0
     with GGUFWriter(tmp_path / "other.gguf", "ernie4_5-moe") as writer:
         writer.copy_metadata(reader.metadata)
-        values = {info.name: reader.tensor(info.name).numpy() for info in reader.tensors}
-        for name in values:
-            if name.endswith("exp_probs_b.bias"):
-                values[name], n = values[name].reshape(1, -1), n + 1
-            writer.add_tensor(name, reader.tensor_info(name).dtype, values[name].shape)
-        for name, value in values.items():
-            writer.write(name, value)
+        for info in reader.tensors:
+            is_bias = info.name.endswith("exp_probs_b.bias")
+            n += is_bias
+            writer.add_tensor(info.name, info.dtype, (1, *info.shape) if is_bias else info.shape)
+        for info in reader.tensors:
+            values = reader.tensor(info.name).numpy()
+            writer.write(info.name, values.reshape(1, -1) if info.name.endswith("exp_probs_b.bias") else values)
     assert n > 0
     assert np.array_equal(Runner(tmp_path / "other.gguf").logits(IDS), Runner(path).logits(IDS))
+
+
+NAMES = {
+    "glm5-next": {"blk.1.indexer_compressor_gate.weight", "blk.1.indexer_compressor_ape.weight"},
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tensors_have_the_names_of_llama_cpp(tmp_path: Path, name: str) -> None:
+    assert NAMES[name] <= {info.name for info in GGUFReader(converted(tmp_path, name)).tensors}

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
-from ..checkpoints.reading.fields import MAX_HEAD_DIM as MAX_HEAD_DIM
-from ..checkpoints.reading.fields import MAX_LAYERS as MAX_LAYERS
+from ..checkpoints.reading import fields
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
     CacheSpec,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from ..nn.steering import Steering
 
 MAX_DIM = 1 << 20  # for each dimension, so that products of a few dimensions stay far below 2^63
-MAX_HEADS = 4096
+MAX_HEADS, MAX_HEAD_DIM, MAX_LAYERS = 4096, fields.MAX_HEAD_DIM, fields.MAX_LAYERS
 
 PREDICTOR = "nextn.eh_proj"  # a tensor that only layers that predict later tokens have
 PREDICTOR_NORMS = ("nextn.shared_head_norm", "layer_output_norm")  # names of such a layer's output norm

@@ -80,11 +80,13 @@ class PoolIndexer:
         n = sizes.head_dim
         self.sizes = sizes
         self.q = weights.linear("indexer.attn_q_b", q_rank, sizes.n_head * n)
-        self.k, self.gate = (weights.linear(name, config.dim, n) for name in ("indexer.attn_k", "indexer_kpool_gate"))
+        self.k, self.gate = (
+            weights.linear(name, config.dim, n) for name in ("indexer.attn_k", "indexer_compressor_gate")
+        )
         self.k_norm = weights.layer_norm("indexer.k_norm", n, eps)
         self.weights = weights.linear("indexer.proj", config.dim, sizes.n_head)
-        bias = weights.dequantized("indexer_kpool_ape.weight", (sizes.every, n)).astype(np.float32)
-        self.bias = weights.computed("indexer_kpool_ape.f32", bias)
+        bias = weights.dequantized("indexer_compressor_ape.weight", (sizes.every, n)).astype(np.float32)
+        self.bias = weights.computed("indexer_compressor_ape.f32", bias)
         self.layer = layers.add(CacheSpec(n_kv_head=1, head_dim=n, window=sizes.every))
         self.pools = layers.add(CacheSpec.latent(rank=n, n_rot=0, every=sizes.every))
 
@@ -347,7 +349,7 @@ _TEXT = replace(
         "blk.{i}.ssm_a": tensor(f"{_ATTENTION}.A_log", change=kimi_linear.rate_of_log),
         "blk.{i}.ssm_norm": f"{_ATTENTION}.o_norm",
         **{
-            f"blk.{{i}}.indexer_kpool_{one}.weight": f"{_ATTENTION}.indexer.index_kpool_compress_{one}"
+            f"blk.{{i}}.indexer_compressor_{one}.weight": f"{_ATTENTION}.indexer.index_kpool_compress_{one}"
             for one in ("gate", "ape")
         },
         **{

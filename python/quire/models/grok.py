@@ -181,7 +181,17 @@ HF = {
             "global_attn_every_n": (1, None),
         },
         rope=_rope,
-        unused=("attn_factor", "attn_output_multiplier", "merge_gate_up", "*_presharded_*"),
+        unused=(
+            "attn_factor",
+            "attn_output_multiplier",
+            "merge_gate_up",
+            "*_presharded_*",
+            # YaRN's, which published configurations have although rope_type is "original".
+            "scaling_factor",
+            "original_max_position_embeddings",
+            "beta_fast",
+            "beta_slow",
+        ),
     ),
     "Grok1ModelForCausalLM": Checkpoint(
         "grok",

@@ -20,8 +20,7 @@ KEPT_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weig
             "ssm_conv1d_k.weight", "ssm_conv1d_v.weight", "shortconv.conv.weight", "position_embd.weight",
             "token_types.weight", "attn_rel_b.weight", "time_mix_lerp_fused.weight", "time_mix_first.weight",
             "ssm_a", "ssm_d", ".bias", "a.conv1d.0.weight", "a.conv1d.1.weight", "conv_dw.weight",
-            "hc_attn_fn.weight", "hc_ffn_fn.weight", "output_hc_fn.weight", "compressor_ape.weight",
-            "kpool_ape.weight")  # fmt: skip
+            "hc_attn_fn.weight", "hc_ffn_fn.weight", "output_hc_fn.weight", "compressor_ape.weight")  # fmt: skip
 
 
 @dataclass(frozen=True)
