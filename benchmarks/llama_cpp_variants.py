@@ -151,6 +151,7 @@ VARIANTS = {
             r"shared_experts\.down": [60, 56],
         },
     ),
+    "electra": Variant("llama.cpp takes embeddings to be as wide as layers"),
     "exaone-moe": Variant(
         "in one row the scores of two expert groups differ by only 1e-7, and llama.cpp's rounding picks "
         "another group than transformers and Quire: compared without groups",

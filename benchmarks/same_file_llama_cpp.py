@@ -131,7 +131,7 @@ def compare(name: str, prompts: list[list[int]], peers: tuple[Peer, Peer], work:
     peer = peers[ours.executor.makes_logits]
     numbers = peer.numbers(path)
     if numbers is None:
-        row.failure = f"llama.cpp: {peer.complaint(path)}"
+        row.failure = f"llama.cpp: {peer.complaint(path)}".replace(f"{work}/", "")
     elif not ours.executor.makes_logits:
         found = np.concatenate([ours.answer(ids[:N_ENCODED]).reshape(-1) for ids in prompts])
         compare_vectors(row, found, numbers)
