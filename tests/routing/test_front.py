@@ -13,8 +13,10 @@ import httpx
 import pytest
 import uvicorn
 from quire.cli.main import main
+from quire.routing import prefill as prefilling
 from quire.routing import replicas as watching
 from quire.routing.front import Front
+from quire.routing.prefix_index import PrefixIndex
 from quire.routing.serve import Protocol
 from uvicorn.server import ServerState
 
@@ -412,5 +414,49 @@ def test_long_prompts_are_read_by_servers_for_prefill() -> None:
             await prefill.stop()
             assert (await ask(client, "another " + LONG)).status_code == 200  # computed by the other server alone
             assert front.counts["prefilled"] == 1
+
+    run(test)
+
+
+def test_a_prefill_server_that_hangs_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its health is good all the time.  Who waits for it meanwhile goes on, too."""
+    monkeypatch.setattr(prefilling, "_LEAST_S", 0.3)
+    monkeypatch.setattr(prefilling, "_BLOCK_S", 0.0)
+
+    async def test() -> None:
+        prefill = Stub(hang)
+        async with routed(ok, prefill=[await prefill.start()]) as (stubs, front, client):
+            while not front.prefill.replicas[0].is_ready:
+                await asyncio.sleep(0.01)
+            answers = await asyncio.gather(*(ask(client, f"{i} {LONG}") for i in range(3)))
+            n_asked = len(prefill.asked)
+            answers.append(await ask(client, "later " + LONG))
+            assert front.prefill.replicas[0].is_ready
+            assert [each.status_code for each in answers] == [200] * 4
+            assert (len(prefill.asked), len(stubs[0].asked), front.counts["prefilled"]) == (n_asked, 4, 0)
+            monkeypatch.setattr(prefilling, "REST_S", 0.0)
+            front.prefill._rests.clear()  # a while later
+            await ask(client, "much later " + LONG)
+            assert len(prefill.asked) == n_asked + 1
+            await prefill.stop()
+
+    run(test)
+
+
+def test_a_prompt_is_looked_up_once_for_each_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    matches = PrefixIndex.matches
+    monkeypatch.setattr(PrefixIndex, "matches", lambda self, hashes: looks.append(1) or matches(self, hashes))
+
+    async def test() -> None:
+        prefill = Stub(ok)
+        async with routed(ok, prefill=[await prefill.start()]) as (_, front, client):
+            while not front.prefill.replicas[0].is_ready:
+                await asyncio.sleep(0.01)
+            await ask(client, LONG)
+            assert (len(looks), front.counts["prefilled"]) == (2, 1)  # who answers, and who reads before
+            await ask(client, LONG)
+            assert (len(looks), front.counts["matched"]) == (3, len(LONG) // 256)
+            await prefill.stop()
 
     run(test)

@@ -7,8 +7,8 @@ import contextlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import httpx
 
@@ -16,7 +16,7 @@ from ..server.failures import says_shutting_down
 from ..server.origins import host_of
 from .policy import Policy
 from .prefill import LEAST_BLOCKS, Prefill
-from .replicas import HttpReplica, watch
+from .replicas import HttpReplica, Lost, unless_lost, watch
 from .requests import Bodies, error_body, hashes_of, is_repeatable, refuse, reply, until_gone
 
 if TYPE_CHECKING:
@@ -36,18 +36,6 @@ _HOP = frozenset(
 )  # fmt: skip
 _FRONT = b"x-quire-front"  # those that a request has passed
 _log = logging.getLogger("quire.route")
-T = TypeVar("T")
-
-
-class _Lost(Exception):
-    """A replica failed.
-
-    ``has_begun``: part of its answer was passed on; ``was_sent``: it may have acted on the request.
-    """
-
-    def __init__(self, has_begun: bool = False, was_sent: bool = True) -> None:
-        super().__init__()
-        self.has_begun, self.was_sent = has_begun, was_sent
 
 
 class _Unread:
@@ -124,18 +112,21 @@ class Front:
         hashes = await hashes_of(scope, headers, body)
         tried: set[HttpReplica] = set()
         n_tries = n_sent = 0
-        while n_tries < len(self.replicas) + 2 and (replica := await self._ready(hashes, tried)) is not None:
+        while n_tries < len(self.replicas) + 2:
+            replica, n_known = await self._ready(hashes, tried)
+            if replica is None:
+                break
             try:
                 request = _request(self._client, replica, scope, body, self._id)
             except (httpx.InvalidURL, ValueError):
                 await refuse(send, 400, "malformed_request", "the request's target is not a path")
                 return
             try:
-                await self._answer(replica, hashes, request, receive, send)
+                await self._answer((replica, n_known), hashes, request, receive, send)
             except httpx.LocalProtocolError as error:  # not the replica's fault
                 await refuse(send, 400, "malformed_request", f"the request cannot be passed on: {error}")
                 return
-            except _Lost as error:
+            except Lost as error:
                 tried.add(replica)
                 replica.fail()
                 if error.has_begun:
@@ -154,21 +145,29 @@ class Front:
         self.counts["refused"] += 1
         await refuse(send, 503, "no_replica", "no server is ready to answer", retry_after_s=5)
 
-    async def _ready(self, hashes: Sequence[int], tried: set[HttpReplica]) -> HttpReplica | None:
-        """Choose a replica that was not tried; wait for one if none is ready, as when the only one starts again."""
+    async def _ready(self, hashes: Sequence[int], tried: set[HttpReplica]) -> tuple[HttpReplica | None, int]:
+        """Choose a replica that was not tried, and return how many blocks it was sent.
+
+        Wait for one if none is ready, as when the only one starts again.
+        """
         end_s = asyncio.get_running_loop().time() + _WAIT_S
         while True:
-            found = self._policy.choose(self.replicas, hashes, tried)
+            found, n_known = self._policy.choose_with_known(self.replicas, hashes, tried)
             if found is None and len(tried) == len(self.replicas):
-                found = self._policy.choose(self.replicas, hashes)
+                found, n_known = self._policy.choose_with_known(self.replicas, hashes)
             if found is not None or asyncio.get_running_loop().time() > end_s:
-                return found  # type: ignore[return-value]
+                return found, n_known  # type: ignore[return-value]
             await asyncio.sleep(0.1)
 
     async def _answer(
-        self, replica: HttpReplica, hashes: Sequence[int], request: httpx.Request, receive: Receive, send: Send
+        self,
+        chosen: tuple[HttpReplica, int],
+        hashes: Sequence[int],
+        request: httpx.Request,
+        receive: Receive,
+        send: Send,
     ) -> None:
-        matched = self._policy.index.matches(hashes).get(replica, 0)
+        replica, matched = chosen
         self.counts["blocks"] += len(hashes)
         self.counts["matched"] += matched
         self.counts["requests"] += 1
@@ -188,13 +187,13 @@ class Front:
             self.counts["prefilled"] += await self.prefill.read(self._client, request, hashes)
         lost = replica.lost
         try:
-            response = await _unless(lost, self._client.send(request, stream=True))
+            response = await unless_lost(lost, self._client.send(request, stream=True))
         except httpx.LocalProtocolError:
             raise
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise _Lost(was_sent=False) from None
-        except (httpx.TransportError, _Lost):
-            raise _Lost from None
+            raise Lost(was_sent=False) from None
+        except (httpx.TransportError, Lost):
+            raise Lost from None
         async with contextlib.aclosing(response):
             pieces = _pieces(response, lost)
             first = await _stopping(pieces) if response.status_code == 503 else b""
@@ -214,13 +213,13 @@ class Front:
                         unread.end()
                     begun = True
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
-            except (httpx.TransportError, _Lost):
+            except (httpx.TransportError, Lost):
                 _log.warning("[route] %s was lost in the middle of an answer", replica.url)
                 if not has_length and b"text/event-stream" in dict(headers).get(b"content-type", b""):
                     event = b"data: " + error_body("replica_lost", "the server that answered was lost") + b"\n\n"
                     await send({"type": "http.response.body", "body": event})
                 # Otherwise the connection is closed without an end, which every client takes for an error.
-                raise _Lost(has_begun=True) from None
+                raise Lost(has_begun=True) from None
             await send({"type": "http.response.body", "body": b""})
 
     def _metrics(self) -> str:
@@ -256,35 +255,20 @@ def _kept(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     return [(name, value) for name, value in found if name not in _HOP and name not in named]
 
 
-async def _unless(lost: asyncio.Event, work: Awaitable[T]) -> T:
-    """Return a result, or raise _Lost if the replica is lost before."""
-    task, ending = asyncio.ensure_future(work), asyncio.ensure_future(lost.wait())
-    try:
-        await asyncio.wait({task, ending}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise _Lost
-        return task.result()
-    finally:
-        ending.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-
 async def _pieces(response: httpx.Response, lost: asyncio.Event) -> AsyncIterator[bytes]:
     pieces = response.aiter_raw()
-    while (piece := await _unless(lost, anext(pieces, None))) is not None:
+    while (piece := await unless_lost(lost, anext(pieces, None))) is not None:
         yield piece
 
 
 async def _stopping(pieces: AsyncIterator[bytes]) -> bytes:
-    """Return the beginning of a refusal.  _Lost if the replica is stopping, so that another one should be asked."""
+    """Return the beginning of a refusal.  Lost if the replica is stopping, so that another one should be asked."""
     first = b""
     try:
         while len(first) < _MOST_SHORT_BYTES and (piece := await anext(pieces, None)) is not None:
             first += piece
     except httpx.TransportError:
-        raise _Lost from None
+        raise Lost from None
     if says_shutting_down(first):
-        raise _Lost(was_sent=False)
+        raise Lost(was_sent=False)
     return first

@@ -25,17 +25,24 @@ class Policy:
         self, replicas: Sequence[Replica], hashes: Sequence[int], tried: Collection[Replica] = ()
     ) -> Replica | None:
         """Return the replica for a request, none of ``tried``; None if none is ready."""
+        return self.choose_with_known(replicas, hashes, tried)[0]
+
+    def choose_with_known(
+        self, replicas: Sequence[Replica], hashes: Sequence[int], tried: Collection[Replica] = ()
+    ) -> tuple[Replica | None, int]:
+        """Return what ``choose`` returns, and how many of the blocks that replica was sent."""
         asked = self._some(replicas, tried)
         if not asked:
-            return None
+            return None, 0
         best = min(asked, key=lambda replica: (replica.load, replica.n_given))
         least = best.load + len(hashes) / BLOCKS_OF_AN_ANSWER
-        for holder, n in self.index.matches(hashes).items():
+        known = self.index.matches(hashes)
+        for holder, n in known.items():
             if holder.is_ready and holder not in tried:
                 load = holder.load + (len(hashes) - n) / BLOCKS_OF_AN_ANSWER
                 if load < least:
                     best, least = holder, load
-        return best
+        return best, known.get(best, 0)
 
     def _some(self, replicas: Sequence[Replica], tried: Collection[Replica]) -> list[Replica]:
         """Return the replicas that can be asked, or some of them if there are many."""

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import httpx
 
 from .prefix_index import Replica
 
-__all__ = ["HttpReplica", "watch"]
+__all__ = ["HttpReplica", "Lost", "unless_lost", "watch"]
 
 EVERY_S = 1.0
 _TIMEOUT_S = 3.0
 _MOST_FAILURES = 3
 _log = logging.getLogger("quire.route")
+T = TypeVar("T")
+
+
+class Lost(Exception):
+    """A replica failed.
+
+    ``has_begun``: part of its answer was passed on; ``was_sent``: it may have acted on the request.
+    """
+
+    def __init__(self, has_begun: bool = False, was_sent: bool = True) -> None:
+        super().__init__()
+        self.has_begun, self.was_sent = has_begun, was_sent
 
 
 @dataclass(eq=False)
@@ -46,6 +59,23 @@ class HttpReplica(Replica):
         if self.n_failures == _MOST_FAILURES:
             _log.warning("[route] %s does not answer", self.url)
             self.lost.set()
+
+
+async def unless_lost(lost: asyncio.Event, work: Awaitable[T], limit_s: float | None = None) -> T:
+    """Return a result, or raise Lost if the replica is lost before; asyncio.TimeoutError after ``limit_s``."""
+    task, ending = asyncio.ensure_future(work), asyncio.ensure_future(lost.wait())
+    try:
+        done, _ = await asyncio.wait({task, ending}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            raise asyncio.TimeoutError
+        if not task.done():
+            raise Lost
+        return task.result()
+    finally:
+        ending.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 async def watch(replicas: Sequence[HttpReplica], client: httpx.AsyncClient) -> None:
