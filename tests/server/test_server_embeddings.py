@@ -15,9 +15,12 @@ import pytest
 from fake_engine import FakeEngine
 from one_call import expect_refusal, post
 from quire.engine import LLM
+from quire.engine.requests.prompts import RequestOptions
+from quire.engine.requests.texts import TextOptions
 from quire.errors import RequestError
 from quire.server.worker.embedding import shaped
-from quire.server.worker.protocol import Embed, Failed
+from quire.server.worker.protocol import Embed, Failed, Score
+from quire.server.worker.vectors import LateScores
 from served import served
 
 TEXTS = ["Once upon a time", "The capital of France is Paris.", "Ein Haus"]
@@ -153,6 +156,37 @@ def test_options_of_loading_have_no_effect() -> None:
 def test_engine_errors_name_the_routes_field() -> None:
     engine = FakeEngine([Failed(0, "RequestError", "[prompt] the prompt is empty")])
     assert post("/v1/embeddings", {"input": ""}, engine=engine).json()["error"]["param"] == "input"
+
+
+IMAGE = {"image": "data:image/png;base64,AAAA"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "side", "field"),
+    [
+        ("/v1/rerank", {"query": "a", "documents": ["b", IMAGE]}, "document", "documents[1]"),
+        ("/v1/rerank", {"query": IMAGE, "documents": ["b", "c"]}, "query", "query"),
+        ("/v1/score", {"queries": ["a", "b"], "documents": ["c", IMAGE]}, "document", "documents[1]"),
+        ("/v1/score", {"text_1": IMAGE, "text_2": ["c", "d"]}, "query", "text_1"),
+        ("/v1/embeddings", {"input": ["a", IMAGE]}, "messages[0].content[0]", "input[1]"),
+    ],
+)
+def test_images_that_cannot_be_read_are_named_as_in_the_body(
+    path: str, body: dict[str, Any], side: str, field: str
+) -> None:
+    place = "[chat]" if path == "/v1/embeddings" else "[rerank]"
+    failed = Failed(0, "RequestError", f"{place} {side}: the image has no end")
+    error = post(path, body, engine=FakeEngine([["a"], failed])).json()["error"]
+    assert (error.get("param", field), error["message"]) == (field, f"{field}: the image has no end")
+
+
+@pytest.mark.parametrize("side", ["query", "document"])
+def test_sides_of_a_pair_are_named(side: str) -> None:
+    shown = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": IMAGE["image"]}}]}]
+    message = Score(0, "a", "b", None, messages=shown if side == "query" else [], second_messages=shown)
+    scores = LateScores(None, None, None, None)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match=rf"^\[rerank\] {side}: (?!.*messages)"):
+        scores.score(message, RequestOptions(), TextOptions(), submit=None, end=None, failing=None)  # type: ignore[arg-type]
 
 
 def counted(client: httpx.Client) -> dict[str, float]:

@@ -205,15 +205,16 @@ class Wanted:
 
 
 async def embedded(
-    context: RequestContext[Any], engine: EngineClient, prompts: Sequence[Mixed], wanted: Wanted
+    context: RequestContext[Any], engine: EngineClient, prompts: Sequence[Mixed], wanted: Wanted, field: str = ""
 ) -> Vectors:
-    """Compute the vectors of prompts."""
+    """Compute the vectors of prompts.  ``field``: where they are in the body, unless they are its messages."""
     hints = hints_of(context.caller)
     read = [await _ids_of(context, engine, prompt) for prompt in prompts]
     asked = Embed(0, "", wanted.n_dimensions, wanted.norm, hints, wanted.rules, wanted.pooling, wanted.output)
     asked = msgspec.structs.replace(asked, precisions=wanted.precisions)
     works = [_with_prompt(asked, prompt) for prompt in read]
-    answers = await asked_together(context, engine, works)
+    fields = [{"messages": f"{field}[{i}]"} for i in range(len(works))] if field else ()
+    answers = await asked_together(context, engine, works, fields)
     n_tokens = sum(answer["n_tokens"] for answer in answers)
     n_rows = [answer.get("n_rows", 1) for answer in answers]
     return Vectors(answers, n_tokens, n_rows)
@@ -249,7 +250,8 @@ async def embed(context: RequestContext[EmbeddingsBody]) -> Reply:
         n_dimensions = body.dimensions if body.dimensions is not None else body.output_dimension
         norm = 2 if body.normalize else None
         wanted = Wanted(norm, n_dimensions, body.rules(), body.pooling, precisions=precisions)
-        made = await embedded(context, context.engine(body.model), prompts, wanted)
+        field = "input" if body.messages is None else ""
+        made = await embedded(context, context.engine(body.model), prompts, wanted, field)
     except ApiError as error:
         if error.param == "prompt":  # the engine's name for the field
             error.param = "input"

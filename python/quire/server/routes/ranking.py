@@ -84,7 +84,9 @@ async def rank(context: RequestContext[RankBody]) -> Reply:
     texts = [item if isinstance(item, str) else _document_of(item, i, context) for i, item in enumerate(given)]
     query = body.query if isinstance(body.query, str) else input_of(body.query, "query")
     pairs = [(query, text) for text in texts]
-    answers = await _scored(context, context.engine(body.model), pairs, body.instruction)
+    name = "documents" if body.documents is not None else "texts"
+    fields = [("query", f"{name}[{i}]") for i in range(len(texts))]
+    answers = await _scored(context, context.engine(body.model), pairs, fields, body.instruction)
     scores = [answer["relevance"] for answer in answers]
     best = sorted(range(len(texts)), key=lambda i: -scores[i])
     if body.texts is not None:
@@ -147,8 +149,8 @@ def _of_tei(body: RankBody, index: int, score: float, text: Input) -> dict[str, 
 async def score(context: RequestContext[ScoreBody]) -> Reply:
     """Score pairs in their order; between 0 and 1 unless ``activation`` is false."""
     body = context.body
-    pairs = _pairs(body)
-    answers = await _scored(context, context.engine(body.model), pairs, body.instruction)
+    pairs, fields = _pairs(body)
+    answers = await _scored(context, context.engine(body.model), pairs, fields, body.instruction)
     raw = body.activation is False or body.use_activation is False
     if body.logits and any(answer.get("logit") is None for answer in answers):
         text = "the model has no logits of texts and images: leave out logits"
@@ -172,19 +174,25 @@ def _shown(answer: dict[str, Any], raw: bool) -> float:
     return found if raw or answer["is_raw"] else sigmoid(found)
 
 
-def _pairs(body: ScoreBody) -> list[tuple[Input, Input]]:
-    """Return the pairs.  ApiError 400 if a side is missing, given twice, or of a different length."""
-    sides = []
+def _pairs(body: ScoreBody) -> tuple[list[tuple[Input, Input]], list[tuple[str, str]]]:
+    """Return the pairs, and where each side is in the body.
+
+    ApiError 400 if a side is missing, given twice, or of a different length.
+    """
+    sides, places = [], []
     for names in (("text_1", "data_1", "queries"), ("text_2", "data_2", "documents")):
         given = [(value, name) for name in names if (value := getattr(body, name)) is not None]
         if len(given) != 1:
             raise ApiError(400, "invalid_value", f"give one of {', '.join(names)}", names[0])
         sides.append(_side(*given[0]))
+        is_one = not isinstance(given[0][0], list)
+        places.append([given[0][1] if is_one else f"{given[0][1]}[{i}]" for i in range(len(sides[-1]))])
     first, second = sides
     if len(first) not in (1, len(second)):
         text = f"text_1 has {len(first)} texts: expected one, or {len(second)} as in text_2"
         raise ApiError(400, "invalid_value", text, "text_1")
-    return list(zip(first * len(second) if len(first) == 1 else first, second, strict=True))
+    n = len(second) if len(first) == 1 else 1
+    return list(zip(first * n, second, strict=True)), list(zip(places[0] * n, places[1], strict=True))
 
 
 def _side(given: Side, field: str) -> list[Input]:
@@ -204,7 +212,11 @@ def _usage(answers: Sequence[dict[str, Any]]) -> dict[str, int]:
 
 
 async def _scored(
-    context: RequestContext[Any], engine: EngineClient, pairs: Sequence[tuple[Input, Input]], instruction: str | None
+    context: RequestContext[Any],
+    engine: EngineClient,
+    pairs: Sequence[tuple[Input, Input]],
+    fields: Sequence[tuple[str, str]],
+    instruction: str | None,
 ) -> list[dict[str, Any]]:
     hints, rules = hints_of(context.caller), context.body.rules()
     messages: dict[int, list[dict[str, Any]]] = {}  # each image is fetched once
@@ -217,4 +229,5 @@ async def _scored(
         )
         for first, second in pairs
     ]  # fmt: skip
-    return await asked_together(context, engine, works)
+    names = [{"query": query, "document": document} for query, document in fields]
+    return await asked_together(context, engine, works, names)

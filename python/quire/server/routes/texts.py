@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
@@ -17,6 +18,8 @@ from .truncation import explain_length
 __all__ = ["MAX_TEXTS", "CutBody", "PromptedBody", "asked_together"]
 
 MAX_TEXTS = 2048
+# How the engine names the input at fault.
+_PLACE = re.compile(r"\[(?:chat|rerank)\] (messages|query|document)[\w.\[\]]*: ")
 _AT_ONCE = 64  # texts of one call in the engine, so that other callers get their turn
 PromptName: TypeAlias = Annotated[str, Meta(max_length=256)]
 
@@ -60,15 +63,23 @@ class PromptedBody(CutBody, kw_only=True, forbid_unknown_fields=True):
 
 
 async def asked_together(
-    context: RequestContext[Any], engine: EngineClient, works: Sequence[Embed | Score | Tag]
+    context: RequestContext[Any],
+    engine: EngineClient,
+    works: Sequence[Embed | Score | Tag],
+    fields: Sequence[Mapping[str, str]] = (),
 ) -> list[dict[str, Any]]:
-    """Return the answers in order, and count their tokens."""
+    """Return the answers in order, and count their tokens.
+
+    ``fields``: for each work, the route's names of what the engine calls messages, query or document.
+    """
     answers: list[dict[str, Any]] = []
     for first in range(0, len(works), _AT_ONCE):
         for stream in [context.submit(engine, work) for work in works[first : first + _AT_ONCE]]:
             try:
                 answer = await stream.answer()
             except ApiError as error:
+                if fields:
+                    _name_field(error, fields[len(answers)])
                 explain_length(error, context, 'shorten the text, ask for it to be cut ("truncate": true)')
                 raise
             answers.append(answer)
@@ -77,3 +88,11 @@ async def asked_together(
     context.ticket.charge(n_tokens)
     context.state.usage = {"prompt_tokens": n_tokens, "generated_tokens": 0}
     return answers
+
+
+def _name_field(error: ApiError, fields: Mapping[str, str]) -> None:
+    """Let an error of the engine name the route's field."""
+    found = _PLACE.match(error.message)
+    if found is not None and found[1] in fields:
+        error.param = fields[found[1]]
+        error.message = f"{error.param}: {error.message[found.end() :]}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -70,6 +70,14 @@ def token_values(scores: Array) -> Values:
     return {"vector": found.tobytes(), "n_rows": len(found)}
 
 
+def _shown(messages: Sequence[Mapping[str, Any]], side: str) -> dict[str, Any]:
+    """Return one side of a pair as a prompt.  RequestError that names the side if it cannot be decoded."""
+    try:
+        return prompt_of_parts(messages)
+    except RequestError as error:
+        raise RequestError(f"[rerank] {side}: {str(error).removeprefix('[chat] messages: ')}") from None
+
+
 @dataclass
 class _Query:
     """A query's vectors, or those who wait for them."""
@@ -114,8 +122,8 @@ class LateScores:
         """
         if message.instruction is not None or isinstance(message.text, list):
             raise RequestError("[rerank] vectors are made of texts and images, without an instruction: leave it out")
-        query = prompt_of_parts(message.messages) if message.messages else message.text
-        document = prompt_of_parts(message.second_messages) if message.second_messages else message.second or ""
+        query = _shown(message.messages, "query") if message.messages else message.text
+        document = _shown(message.second_messages, "document") if message.second_messages else message.second or ""
         request = self._request(document, "document", options, text)
 
         def go_on(found: Array | Exception) -> None:
