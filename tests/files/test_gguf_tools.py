@@ -74,6 +74,44 @@ def test_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "token_embd.weight" in capsys.readouterr().out
 
 
+ARCH = GGUFReader(SOURCE).metadata.text("general.architecture")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["set", f"{ARCH}.block_count=int:999"], f"{ARCH}.block_count"),
+        (["set", f"{ARCH}.attention.head_count=int:7", "general.name=str:Mine"], "head_count 7"),
+        (["set", "general.architecture=str:absent"], "general.architecture"),
+        (["set", "tokenizer.ggml.model=str:absent"], "tokenizer.ggml.model"),
+        (["set", "tokenizer.chat_template=str:{% if"], "tokenizer.chat_template"),
+        (["remove", f"{ARCH}.embedding_length"], f"{ARCH}.embedding_length"),
+    ],
+)
+def test_changes_that_make_a_file_unusable(
+    words: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "x.gguf"
+    action, *keys = words
+    assert main(["gguf", action, SOURCE, str(out), *keys]) == 1
+    said = capsys.readouterr().err
+    assert (named in said, "--force" in said) == (True, True)
+    assert not list(tmp_path.iterdir())
+    assert main(["gguf", action, SOURCE, str(out), *keys, "--force"]) == 0
+    # A file that Quire cannot open already may be changed without --force.
+    assert main(["gguf", "set", str(out), str(tmp_path / "y.gguf"), "general.name=str:Mine"]) == 0
+
+
+def test_weights_follow_the_alignment(tmp_path: Path) -> None:
+    out, back = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    assert main(["gguf", "set", SOURCE, str(out), "general.alignment=int:4096"]) == 0
+    assert GGUFReader(out).alignment == 4096
+    same(packaged_model(), out, without=("general.alignment",))
+    assert main(["gguf", "remove", str(out), str(back), "general.alignment"]) == 0
+    assert (GGUFReader(back).alignment, "general.alignment" in GGUFReader(back).metadata) == (32, False)
+    same(packaged_model(), back)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "named"),
     [
@@ -90,6 +128,8 @@ def test_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["merge", SOURCE, "x.gguf"], 2, "a whole model"),
         (["split", SOURCE, "absent/x", "--max-tensors", "9"], 2, "no folder absent"),
         (["set", SOURCE, "x.gguf", "general.name=Mine"], 1, "[gguf] set"),
+        (["set", SOURCE, "x.gguf", "general.alignment=int:3"], 1, "alignment 3"),
+        (["cat", SOURCE, "--force"], 2, "--force"),
     ],
 )
 def test_refusals(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import RequestError
+from ..errors import QuireError, RequestError
 from ..params.engine_rules import read_key_values
 from .help_page import Command
 from .text import one_line
@@ -46,6 +46,7 @@ def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int
               help="With set: read the chat template from PATH.")  # fmt: skip
 @click.option("--max-size", callback=_bytes, metavar="SIZE", help="With split: most weights in a part: 500M, 2G.")
 @click.option("--max-tensors", type=click.IntRange(1), metavar="N", help="With split: most tensors in a part.")
+@click.option("--force", is_flag=True, help="With set and remove: write a file even if Quire could not open it.")
 def command(
     *,
     action: str,
@@ -54,6 +55,7 @@ def command(
     chat_template_file: Path | None,
     max_size: int | None,
     max_tensors: int | None,
+    force: bool,
 ) -> None:
     """Show and change the keys of a GGUF FILE, split it, or merge its parts.  FILE itself is never changed.
 
@@ -67,6 +69,8 @@ def command(
     from ..files.gguf import GGUFReader
     from ..files.gguf_tools import split_file, write_changed
 
+    if force and action not in ("set", "remove"):
+        raise click.UsageError("--force belongs to set and remove")
     if chat_template_file is not None and action != "set":
         raise click.UsageError("--chat-template-file belongs to set")
     if (max_size is not None or max_tensors is not None) != (action == "split"):
@@ -94,7 +98,8 @@ def command(
     removed = rest if action == "remove" else ()
     if not changed and not removed and action != "merge":
         raise click.UsageError(f"no keys to {action}")
-    write_changed(reader, out, changed=changed, removed=removed)
+    keys = [] if force or action == "merge" else [*changed, *removed]
+    write_changed(reader, out, changed=changed, removed=removed, check=lambda path: _check(reader, path, action, keys))
     print(out)
 
 
@@ -110,6 +115,29 @@ def _merging(reader: GGUFReader, source: Path, words: tuple[str, ...]) -> tuple[
     if Path(out).resolve() in parts:
         raise click.UsageError(f"OUT is {out}, a part of the model: name another file")
     return (out,)
+
+
+def _check(reader: GGUFReader, path: Path, action: str, keys: list[str]) -> None:
+    """Raise RequestError if a change of keys makes a file that Quire cannot open, unless it could not before."""
+    from ..files.gguf import GGUFReader
+    from .verdict import verdict_of
+
+    def reasons(of: GGUFReader) -> list[str]:
+        verdict = verdict_of(of, None, "auto")
+        return [*verdict.reasons, *([verdict.chat_refusal] if verdict.chat_refusal else [])]
+
+    if not keys:
+        return
+    try:
+        found = reasons(GGUFReader(path))
+    except QuireError as error:
+        found = [str(error)]
+    known = reasons(reader) if found else []
+    for reason in found:
+        if reason not in known:
+            key = next((each for each in keys if each in reason), ", ".join(keys))
+            text = f"cannot {action} '{key:.80}', because Quire could not open the file: {one_line(reason):.200}"
+            raise RequestError(f"[gguf] {text} (--force writes it)")
 
 
 def _changes(reader: GGUFReader, words: tuple[str, ...], template: Path | None) -> dict[str, tuple[str, object]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ __all__ = ["split_file", "write_changed"]
 
 SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 _MOST_PARTS = 65535
+_ALIGNMENT = "general.alignment"  # not copied: the writer's own
 
 
 def write_changed(
@@ -25,6 +26,7 @@ def write_changed(
     *,
     changed: Mapping[str, tuple[str, object]] | None = None,
     removed: Collection[str] = (),
+    check: Callable[[Path], None] = lambda path: None,
 ) -> None:
     """Write a model, of all its parts, as one file.
 
@@ -33,6 +35,7 @@ def write_changed(
         out: The new file, which appears when it is complete.
         changed: Keys to set, with types and values.
         removed: Keys to leave out.
+        check: Called with the unfinished file, whose weights are zeros; if it raises, there is no new file.
 
     Raises:
         RequestError: A key to leave out does not exist, or is the architecture.
@@ -42,7 +45,7 @@ def write_changed(
         if key == "general.architecture" or key not in reader.metadata:
             why = "every file needs it" if key in reader.metadata else "the file has no such key"
             raise RequestError(f"[gguf] cannot remove '{key:.80}': {why}")
-    _write(reader, Path(out), reader.tensors, changed or {}, removed)
+    _write(reader, Path(out), reader.tensors, changed or {}, removed, check=check)
 
 
 def split_file(
@@ -87,13 +90,19 @@ def _write(
     tensors: Sequence[TensorInfo],
     changed: Mapping[str, tuple[str, object]],
     removed: Collection[str],
+    *,
+    check: Callable[[Path], None] = lambda path: None,
 ) -> None:
     arch = reader.metadata.text("general.architecture")
-    with GGUFWriter(out, arch, alignment=reader.alignment) as writer:
+    changed = dict(changed)
+    _, alignment = changed.pop(_ALIGNMENT, ("", 32 if _ALIGNMENT in removed else reader.alignment))
+    assert isinstance(alignment, int)
+    with GGUFWriter(out, arch, alignment=alignment) as writer:
         writer.copy_metadata(reader.metadata, without={*SPLIT_KEYS, *removed, *changed})
         for key, (kind, value) in changed.items():
             writer.set(key, value, kind)
         for info in tensors:
             writer.add_tensor(info.name, info.dtype, info.shape)
+        check(writer.reserve())
         for info in tensors:
             writer.write(info.name, reader.tensor(info.name))
