@@ -5,11 +5,14 @@ Oracle: the same model without a cache on disk.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from counting_device import counting_device
 from quire.engine import LLM
+from quire.engine.loading import cache_identity as cache_identity_module
 from quire.engine.loading.cache_identity import cache_identity, files_digest
 from quire.engine.loading.loader import packaged_model
 from quire.engine.prefix_blocks import PrefixBlocks
@@ -126,18 +129,56 @@ def test_the_identity_tells_all_that_numbers_depend_on(tmp_path: Path) -> None:
     copy = tmp_path / "copy.gguf"
     data = bytearray(packaged_model().read_bytes())
     copy.write_bytes(data)
-    copied = identity(copy)
-    assert copied == identity(copy)
-    data[-1] ^= 1
+    os.utime(copy, (1, 1))
+    assert identity(copy) == usual  # as on another machine
+    data[len(data) // 2] ^= 1
     copy.write_bytes(data)
+    os.utime(copy, (1, 1))
     adapter = tmp_path / "adapter.gguf"
     adapter.write_bytes(b"one")
     others = [
-        copied, identity(copy), identity(override_kv=(("llama.rope.freq_base", 5000.0),)), identity(rope_scale=2.0),
+        identity(copy), identity(override_kv=(("llama.rope.freq_base", 5000.0),)), identity(rope_scale=2.0),
         identity(adapters=((str(adapter), 1.0),)), identity(adapters=((str(adapter), 0.5),)),
     ]  # fmt: skip
     assert len({usual, *others}) == 1 + len(others)
     assert files_digest([]) == b""
+
+
+def test_files_are_read_again_only_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_identity_module, "_YOUNG_S", -1e9)
+    monkeypatch.setattr(cache_identity_module, "_PIECE_BYTES", 3000)
+    monkeypatch.setattr(cache_identity_module, "_READ_BYTES", 700)
+    reads: list[Path] = []
+    digest = cache_identity_module._content_digest
+    monkeypatch.setattr(
+        cache_identity_module, "_content_digest", lambda path, size: reads.append(path) or digest(path, size)
+    )
+    one, other, known = tmp_path / "one", tmp_path / "other", tmp_path / "cache" / "digests"
+    data = bytearray(np.random.default_rng(0).bytes(10_000))
+    one.write_bytes(data)
+    found = {at: [] for at in (0, 2999, 3000, 5000, 9999)}
+    first = files_digest([one], known)
+    assert (files_digest([one], known), len(reads)) == (first, 1)
+    assert known.stat().st_mode & 0o777 == 0o700
+    for at in found:  # every byte counts, and times of modification that were set back do not help
+        changed = bytearray(data)
+        changed[at] ^= 1
+        time_ns = one.stat().st_mtime_ns
+        with one.open("r+b") as file:
+            file.write(changed)
+        os.utime(one, ns=(time_ns, time_ns))
+        found[at] = [files_digest([one], known), files_digest([one])]
+        assert found[at][0] == found[at][1]
+    assert len({first, *(each[0] for each in found.values())}) == 1 + len(found)
+    other.write_bytes(data)
+    assert files_digest([other], known) == first
+    for each in known.iterdir():  # whatever happens to them
+        each.write_text("damaged")
+    assert files_digest([other], known) == first
+    monkeypatch.setattr(cache_identity_module, "_YOUNG_S", 1e9)
+    n_kept = len(list(known.iterdir()))
+    (tmp_path / "young").write_bytes(data)
+    assert (files_digest([tmp_path / "young"], known), len(list(known.iterdir()))) == (first, n_kept)
 
 
 @pytest.mark.parametrize(("given", "expected"), [("16G", 16 << 30), ("500MiB", 500 << 20), (1 << 20, 1 << 20)])

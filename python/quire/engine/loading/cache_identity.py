@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["cache_identity", "files_digest", "trusted_folder"]
 
-_SAMPLES, _SAMPLE_BYTES, _END_BYTES = 64, 16 << 10, 1 << 20
+_DIGEST_BYTES, _PIECE_BYTES, _READ_BYTES = 32, 64 << 20, 1 << 20
+_MOST_THREADS = 8
+_YOUNG_S = 2.0
 # Options without an effect on the numbers of the cache, or whose effect is told below.  A new option counts.
 _NEUTRAL = frozenset(
     {
@@ -51,7 +56,7 @@ def cache_identity(
 
     ``merges_adapters``: those of the options are a part of the model; the names of blocks tell those of requests.
     """
-    digest = hashlib.blake2b(digest_size=32, person=b"quire.kv.model.1")
+    digest = hashlib.blake2b(digest_size=32, person=b"quire.kv.model.2")
 
     def add(*parts: object) -> None:
         for part in parts:
@@ -59,10 +64,11 @@ def cache_identity(
             digest.update(len(data).to_bytes(8, "little") + data)
 
     add(__version__, None if kernel_set is None else kernel_set.isa, *devices)
-    add("weights", files_digest(reader.source_files) or os.urandom(32))
-    add("media", None if media is None else files_digest(_files_in(media)))
+    known = None if config.cache_disk is None else Path(config.cache_disk).expanduser() / "digests"
+    add("weights", files_digest(reader.source_files, known) or os.urandom(32))
+    add("media", None if media is None else files_digest(_files_in(media), known))
     for path, scale in config.adapters if merges_adapters else ():
-        add("adapter", files_digest(_files_in(Path(path))), scale)
+        add("adapter", files_digest(_files_in(Path(path)), known), scale)
     for field in fields(config):
         if field.name not in _NEUTRAL:
             add(field.name, getattr(config, field.name))
@@ -73,25 +79,56 @@ def cache_identity(
     return digest.digest()
 
 
-def files_digest(paths: Iterable[Path]) -> bytes:
-    """Return a digest of files: sizes, times of modification, both ends and samples between them; b"" of none.
+def files_digest(paths: Iterable[Path], known: Path | None = None) -> bytes:
+    """Return a digest of the contents of files, the same on every machine; b"" of none.
 
-    Whoever edits a file changes its time; another file of the same size and time differs in the samples.
+    ``known``: a folder that keeps the digests of files, until they change, so that each is read once.
     """
     digest = hashlib.blake2b(digest_size=32)
     ordered = sorted(paths, key=lambda each: each.name)
     for path in ordered:
-        with path.open("rb") as file:
-            info = os.fstat(file.fileno())
-            digest.update(f"{info.st_size} {info.st_mtime_ns} ".encode())
-            digest.update(file.read(_END_BYTES))
-            step = max(info.st_size // _SAMPLES, _SAMPLE_BYTES)
-            for begin in range(_END_BYTES, info.st_size - _END_BYTES, step):
-                file.seek(begin)
-                digest.update(file.read(_SAMPLE_BYTES))
-            file.seek(max(0, info.st_size - _END_BYTES))
-            digest.update(file.read(_END_BYTES))
+        digest.update(_kept_digest(path, known))
     return digest.digest() if ordered else b""
+
+
+def _kept_digest(path: Path, known: Path | None) -> bytes:
+    """Return the digest of a file, from ``known`` if it has not changed since."""
+    info = path.stat()
+    # Whoever writes to a file changes the time of its change, which no program can set.
+    state = f"{info.st_dev} {info.st_ino} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns}"
+    place = None if known is None else known / hashlib.blake2b(state.encode(), digest_size=32).hexdigest()
+    if place is not None:
+        with suppress(OSError, ValueError):
+            kept = bytes.fromhex(place.read_text("ascii"))
+            if len(kept) == _DIGEST_BYTES:
+                return kept
+    found = _content_digest(path, info.st_size)
+    # A file that was written a moment ago may change again within the same tick of its times.
+    if place is not None and max(info.st_mtime, info.st_ctime) + _YOUNG_S < time.time():
+        with suppress(OSError):
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            beside = place.with_name(f"{place.name}.{os.getpid()}")
+            beside.write_text(found.hex(), "ascii")
+            beside.replace(place)
+    return found
+
+
+def _content_digest(path: Path, size: int) -> bytes:
+    """Return a digest of a file's size and pieces, which several threads read."""
+
+    def of_piece(begin: int) -> bytes:
+        piece = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        with path.open("rb") as file:
+            file.seek(begin)
+            for at in range(begin, min(begin + _PIECE_BYTES, size), _READ_BYTES):
+                piece.update(file.read(min(_READ_BYTES, begin + _PIECE_BYTES - at)))
+        return piece.digest()
+
+    whole = hashlib.blake2b(str(size).encode(), digest_size=_DIGEST_BYTES)
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+        for each in pool.map(of_piece, range(0, size, _PIECE_BYTES)):
+            whole.update(each)
+    return whole.digest()
 
 
 def trusted_folder(name: str) -> str:
