@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import queue
+import socket
 import threading
 import time
 from collections import Counter
@@ -225,6 +226,30 @@ def test_a_slow_peer_is_given_up_and_left_alone(monkeypatch: pytest.MonkeyPatch)
         assert go_on.wait(60)
         peers.close()
     assert engine.kept == []
+
+
+def test_a_name_that_is_not_found_in_time_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lookup cannot be interrupted; it is not started again while it hangs."""
+    monkeypatch.setattr(peers_module, "_CONNECT_S", 0.1)
+    found, asked = threading.Event(), []
+    look_up = socket.getaddrinfo
+
+    def hangs(host: str, port: int, **options: Any) -> Any:
+        asked.append(host)
+        assert found.wait(60)
+        return look_up("127.0.0.1", port, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hangs)
+    with peer(record(b"one") + record(b"two")) as url:
+        peers = Peers([url.replace("127.0.0.1", "peer.invalid")], KEY, FakeEngine())  # type: ignore[arg-type]
+        for _ in range(3):
+            assert peers.fetch(object()) == 0  # type: ignore[arg-type]
+            peers._failed_s.clear()
+        assert (asked, peers.n_failures) == (["peer.invalid"], 3)
+        found.set()
+        monkeypatch.setattr(peers_module, "_CONNECT_S", 60.0)
+        assert peers.fetch(object()) == 128  # type: ignore[arg-type]
+        peers.close()
 
 
 def test_a_long_prompt_asks_for_no_more_than_a_peer_accepts(monkeypatch: pytest.MonkeyPatch) -> None:

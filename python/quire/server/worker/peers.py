@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ..fair_pool import FairPool
+from .peer_addresses import Addresses
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -60,6 +61,7 @@ class Peers:
     def __init__(self, urls: Sequence[str], key: str, blocks: PrefixBlocks) -> None:
         self._urls, self._key, self._blocks = urls, key, blocks
         self._pool = FairPool(_THREADS, "quire-peers")
+        self._addresses = Addresses()
         self._lock = threading.Lock()
         self._n_waiting = self._n_refused = 0
         self.n_tokens = self.n_failures = 0
@@ -181,20 +183,28 @@ class Peers:
 
     @contextmanager
     def _asked(self, url: str, names: Sequence[str], limit_s: float, **more: Any) -> Iterator[HTTPResponse]:
-        from http.client import HTTPConnection, HTTPSConnection  # loads TLS, which few servers need
+        # Loads TLS, which few servers need.
+        from http.client import HTTPConnection
+        from ssl import SSLSocket, create_default_context
 
         parts = urlsplit(url)
         assert parts.hostname is not None
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        connection = kind(parts.hostname, parts.port, timeout=_CONNECT_S)
-        connection.connect()
+        is_tls = parts.scheme == "https"
+        sock = self._addresses.connect(parts.hostname, parts.port or (443 if is_tls else 80), _CONNECT_S)
+        if is_tls:
+            context = create_default_context()
+            sock = context.wrap_socket(sock, server_hostname=parts.hostname, do_handshake_on_connect=False)
+        connection = HTTPConnection(parts.hostname, parts.port)  # for the Host header
+        connection.sock = sock
         # Whatever the peer does, the connection ends after a while.
         late = threading.Event()
-        watch = threading.Timer(limit_s, _end, [connection.sock, late])
+        watch = threading.Timer(limit_s, _end, [sock, late])
         watch.daemon = True
         watch.start()
         try:
-            connection.sock.settimeout(limit_s)
+            sock.settimeout(limit_s)
+            if isinstance(sock, SSLSocket):
+                sock.do_handshake()
             body = json.dumps({"identity": self._blocks.cache_identity(), "entries": names, **more})
             headers = {"authorization": f"Bearer {self._key}", "content-type": "application/json"}
             connection.request("POST", _PATH, body, headers)
