@@ -124,11 +124,15 @@ def test_processes_end_with_the_model_and_with_their_parent() -> None:
         ({"packed_cache": "x"}, "packed_cache"),
         ({"n_gpu_layers": 3}, "n_gpu_layers 3"),
         ({"device": "cuda"}, "device cuda"),
+        ({"device": "gpu"}, "device gpu"),
     ],
 )
-def test_options_without_support_are_refused_by_name(options: dict[str, Any], words: str) -> None:
+def test_options_without_support_are_refused_by_name(
+    options: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(UnsupportedError, match=words):
         open_llm(2, 1, **options)
+    assert caplog.messages == []  # said once
 
 
 def test_a_gpu_that_is_not_used_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

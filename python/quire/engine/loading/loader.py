@@ -87,10 +87,10 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig, *, sum
 
 def _open_ranks(source: Path, config: EngineConfig) -> OpenedModel:
     """Open a model that several processes run, of which this one leads."""
-    if config.device != "cpu" and (unused := device_at_hand(config)) != "cpu":
-        _LOG.warning("[parallel] the processes of a model run on the CPU: %s is not used", unused)
-    ranks = start_ranks(source, config)
+    ranks = start_ranks(source, config)  # refuses a device that the options name
     try:
+        if config.device != "cpu" and (unused := device_at_hand(config)) != "cpu":
+            _LOG.warning("[parallel] the processes of a model run on the CPU: %s is not used", unused)
         own = rank_config(config, 0)
         return _open(source, own, _How(ModelParts.start, False, media_source(own.mmproj, source), ranks))
     except BaseException:
