@@ -13,7 +13,7 @@ import pytest
 from quire.cli.main import main
 from quire.errors import CapacityError, LoadError, RequestError, UnsupportedError
 from quire.hub.choose import RepositoryFile, choose, is_model_file, quantization_of
-from quire.hub.locate import is_known_name, locate, preset_of, repository_of
+from quire.hub.locate import found_model, is_known_name, locate, preset_of, repository_of
 from quire.hub.names import HubName, hub_name
 from quire.hub.registry import Preset, Registry
 from quire.hub.remove import remove_stored
@@ -399,3 +399,9 @@ def test_hub_names(monkeypatch: pytest.MonkeyPatch, text: str, expected: HubName
 def test_urls_of_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9/")
     assert hub_name("http://127.0.0.1:9/org/name") == HubName("org/name")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000, "a/" + "b" * 5000])
+def test_names_too_long_for_a_path_are_not_found(name: str) -> None:
+    with pytest.raises(LoadError, match=r"no such model|not found"):
+        found_model(name, None)

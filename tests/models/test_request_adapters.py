@@ -168,6 +168,7 @@ def test_adapters_come_and_go_beside_a_running_model(tmp_path: Path) -> None:
             ((tmp_path / "second", "first"), RequestError, "'first'"),
             ((tmp_path / "large",), RequestError, "rank 4"),
             ((tmp_path / "absent",), LoadError, "absent"),
+            (("x" * 300,), LoadError, "xxx"),  # too long for a file's name
         ):
             with pytest.raises(kind, match=words):
                 model.load_adapter(*given)

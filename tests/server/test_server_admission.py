@@ -82,6 +82,11 @@ def test_invalid_key_lines_are_rejected(tmp_path: Path, line: str) -> None:
         read_keys(file)
 
 
+def test_a_file_of_keys_is_read_up_to_a_limit() -> None:
+    with pytest.raises(RequestError, match="/dev/zero is too large"):
+        read_keys(Path("/dev/zero"))
+
+
 def test_the_queue_is_limited_by_tokens_too() -> None:
     gate = admission(max_queue_tokens=1000)
     first = gate.enter(A, 1500)

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["NO_LIBRARY", "AdapterInfo", "AdapterLibrary"]
 
 _MOST_NAME = 256  # characters
-NO_LIBRARY = "[adapter] unsupported adapters per request: the device has no products with a matrix per row (mul_mat_id)"
+NO_LIBRARY = (
+    "[adapter] unsupported adapters per request: the model runs in several processes, or on a device that has no"
+    " products with a matrix per row (mul_mat_id)"
+)
 
 
 @dataclass(frozen=True)

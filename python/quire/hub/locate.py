@@ -80,7 +80,7 @@ def locate(name: str, fetch: Callable[[HubName], Path] | None, models: Sequence[
     """
     preset = preset_of(name)
     name = name if preset is None else preset.model
-    if is_local_model(name) or Path(name).expanduser().exists():
+    if is_local_model(name) or os.path.exists(Path(name).expanduser()):  # false for what is too long for a path
         return _of_folder(Path(name).expanduser())
     from .stores import find_stored, stored_models
 
@@ -100,11 +100,12 @@ def locate(name: str, fetch: Callable[[HubName], Path] | None, models: Sequence[
 def found_model(name: str, fetch: Callable[[HubName], Path] | None) -> Path:
     """Locate a model that exists.  LoadError if there is none, naming similar ones."""
     path = locate(name, fetch)
-    if path.exists():
+    if os.path.exists(path):
         return path
     if is_local_model(name) or os.sep in name:
-        near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.gguf")], 1)
-        raise LoadError(f"[loader] model file not found: {name}" + (f" (did you mean {near[0]}?)" if near else ""))
+        others = [each.name for each in path.parent.glob("*.gguf")] if os.path.isdir(path.parent) else []
+        near = difflib.get_close_matches(path.name, others, 1)
+        raise LoadError(f"[loader] model file not found: {name:.500}" + (f" (did you mean {near[0]}?)" if near else ""))
     raise LoadError(f"[loader] no such model: {name!r:.200} is neither a file or folder{_known(name)}")
 
 

@@ -17,6 +17,7 @@ from .pinned_fetch import HostRules
 __all__ = ["Settings", "check_key", "is_loopback", "read_keys", "read_peer_key"]
 
 MIB = 1 << 20
+_MOST_KEY_CHARACTERS = 1 << 20
 _KEY_LINE = re.compile(r"(.*?)(?:\s+max-priority=(-?\d{1,4}))?")
 _LIMITS: dict[str, tuple[float, float]] = {
     "port": (0, 65535),
@@ -223,9 +224,12 @@ def read_keys(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
     key too short to be a secret.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:  # perhaps a pipe
+            text = file.read(_MOST_KEY_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"[serve] cannot read the API keys: {error}") from None
+    if len(text) > _MOST_KEY_CHARACTERS:
+        raise RequestError(f"[serve] {path} is too large for a file of keys: at most {_MOST_KEY_CHARACTERS} characters")
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if not lines:
         raise RequestError(f"[serve] no API key in {path}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -167,7 +168,7 @@ def opened_adapters(
     with ExitStack() as stack:
         adapters = []
         for path, scale in given:
-            if not Path(path).is_dir():
+            if not os.path.isdir(path):  # false for what is too long for a path
                 if Path(path).name in (CONFIG, _WEIGHTS, _PICKLE):
                     raise LoadError(
                         f"[adapter] {path} is a file in a PEFT folder: expected the folder itself, or a GGUF file"

@@ -33,6 +33,9 @@ def library_bytes(config: EngineConfig, *, on_device: bool) -> int:
 
 
 def _size_of(adapter: Path) -> int:
-    """Return the bytes of an adapter's file, or of those in its folder; 0 if it is not there."""
-    files = adapter.iterdir() if adapter.is_dir() else [adapter]
-    return sum(each.stat().st_size for each in files if each.is_file())
+    """Return the bytes of an adapter's file, or of those in its folder; 0 if it cannot be read."""
+    try:
+        files = adapter.iterdir() if adapter.is_dir() else [adapter]
+        return sum(each.stat().st_size for each in files if each.is_file())
+    except OSError:  # reading it says why
+        return 0
