@@ -2,10 +2,10 @@
 
     python ci/check_includes.py [ROOT]
 
-Layers, lowest first: core; gguf quant kv; kernels cuda graph; engine; testing; bindings.  Within graph and engine the
-folders are layers too (``ROOMS``).  ggml's headers belong to core, gguf, quant, cuda, graph and kv/kv_store.cpp,
-Python's to bindings; kernels know neither.  The parts that are tested without a device or a clock (``PURE``) reach no
-device, no thread and no clock through any header.
+Layers, lowest first: core; gguf quant kv; kernels cuda vulkan graph; engine; testing; bindings.  Within graph and engine
+the folders are layers too (``ROOMS``).  ggml's headers belong to core, gguf, quant, cuda, vulkan, graph and
+kv/kv_store.cpp, Python's to bindings; kernels know neither.  The parts that are tested without a device or a clock
+(``PURE``) reach no device, no thread and no clock through any header.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ ALLOWED = {
     "kv": {"core", "kv"},
     "kernels": {"kernels"},  # and KERNEL_HEADERS, except in folders of instruction sets
     "cuda": {"cuda"},  # compiled into ggml's CUDA module, except headers shared with the core
+    "vulkan": {"cuda", "vulkan"},  # compiled into ggml's Vulkan module
     "graph": {"core", "gguf", "quant", "kv", "kernels", "cuda", "graph"},
     "engine": {"core", "gguf", "quant", "kv", "kernels", "graph", "engine"},
     "testing": {"core", "kv", "graph", "engine", "testing"},
@@ -32,7 +33,7 @@ ROOMS = {
     "graph": ("trace", "stock", "cpu", "operations", "run"),
     "engine": ("sampling", "scheduling", "drafting", "decoding"),
 }
-GGML_LAYERS = ("core", "gguf", "quant", "cuda", "graph")
+GGML_LAYERS = ("core", "gguf", "quant", "cuda", "vulkan", "graph")
 GGML_FILES = {"kv/kv_store.cpp", "kv/kv_store_transfer.cpp"}
 PURE = {
     "kv": {

@@ -66,6 +66,39 @@ EDITS = (
                                                      vk::DescriptorType::eStorageBuffer, nullptr, all_infos };
 #endif""",
     ),
+    # Hooks for Quire's own operations on Vulkan (native/vulkan).  As on CUDA (below), ggml itself supports none.
+    Edit(
+        path="src/ggml-vulkan/ggml-vulkan.cpp",
+        first='#include "ggml-vulkan-common.h"',
+        last='#include "ggml-vulkan-common.h"',
+        before="// edited, operations of our own: see vendor/README.md",
+        after="""#ifdef QUIRE_VULKAN_OPERATIONS
+bool quire_vulkan_supports(const vk_device & device, const ggml_tensor * op);
+void quire_vulkan_compute(ggml_backend_vk_context * ctx, vk_context & subctx, ggml_tensor * dst);
+#endif""",
+    ),
+    Edit(
+        path="src/ggml-vulkan/ggml-vulkan.cpp",
+        first="        ggml_vk_argmax(ctx, compute_ctx, src0, node);",
+        last="        ggml_vk_argmax(ctx, compute_ctx, src0, node);",
+        before="        // edited, the case behind this one: see vendor/README.md",
+        after="""#ifdef QUIRE_VULKAN_OPERATIONS
+
+        break;
+    case GGML_OP_CUSTOM:
+        quire_vulkan_compute(ctx, compute_ctx, node);
+#endif""",
+    ),
+    Edit(
+        path="src/ggml-vulkan/ggml-vulkan.cpp",
+        first="                && ggml_is_contiguous(op->src[1]) && op->src[1]->type == GGML_TYPE_I32;",
+        last="                && ggml_is_contiguous(op->src[1]) && op->src[1]->type == GGML_TYPE_I32;",
+        before="                // edited, the case behind this one, too: see vendor/README.md",
+        after="""#ifdef QUIRE_VULKAN_OPERATIONS
+        case GGML_OP_CUSTOM:
+            return quire_vulkan_supports(device, op);
+#endif""",
+    ),
     # Hooks for Quire's own operations (native/cuda).  The CUDA backend, which HIP and MUSA share, asks which
     # GGML_OP_CUSTOM nodes they support, and lets them compute these; ggml itself does not support any.
     Edit(

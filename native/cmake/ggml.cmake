@@ -119,6 +119,21 @@ if(TARGET ggml-cuda AND NOT QUIRE_GGML_DIR)
   target_include_directories(ggml-cuda PRIVATE ${ggml_dir}/src/ggml-cuda ${CMAKE_CURRENT_SOURCE_DIR}/native)
   target_compile_definitions(ggml-cuda PRIVATE QUIRE_CUDA_OPERATIONS)
 endif()
+if(TARGET ggml-vulkan AND NOT QUIRE_GGML_DIR)
+  foreach(shader paged_attention add_splits)
+    set(code ${CMAKE_BINARY_DIR}/shaders/${shader}.inc)
+    add_custom_command(OUTPUT ${code} DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/native/vulkan/${shader}.comp
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/shaders
+      COMMAND ${Vulkan_GLSLC_EXECUTABLE} -O -mfmt=c ${CMAKE_CURRENT_SOURCE_DIR}/native/vulkan/${shader}.comp -o ${code})
+    list(APPEND quire_shaders ${code})
+  endforeach()
+  add_custom_target(quire_shaders DEPENDS ${quire_shaders}) # ggml's folder does not see the commands above
+  add_dependencies(ggml-vulkan quire_shaders)
+  target_sources(ggml-vulkan PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/native/vulkan/operations.cpp)
+  target_include_directories(ggml-vulkan PRIVATE ${ggml_dir}/src/ggml-vulkan ${CMAKE_CURRENT_SOURCE_DIR}/native
+    ${CMAKE_BINARY_DIR}/shaders)
+  target_compile_definitions(ggml-vulkan PRIVATE QUIRE_VULKAN_OPERATIONS)
+endif()
 # A note in each module's file names its build, so that it can be checked without running the module's code.
 set(quire_module_version "ggml ${ggml_version}")
 if(NOT QUIRE_GGML_DIR)
