@@ -32,6 +32,9 @@ any logit for a prompt of 40 tokens, relative to the largest logit. The tests al
 compared. For models that transformers lacks, the reference combines parts of other models or implements the paper's
 formula (`tests/support`). [models_llama_cpp.md](models_llama_cpp.md) compares Quire with llama.cpp.
 
+A folder of another class of transformers opens as well if the class consists of parts that Quire has
+([models_transformers.md](models_transformers.md)).
+
 To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_page.py` writes this page.
 
 ## Limits

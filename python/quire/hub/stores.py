@@ -96,6 +96,11 @@ def hub_cache(env: Mapping[str, str]) -> Path:
     return (Path(home).expanduser() if home else _cache_home(env) / "huggingface") / "hub"
 
 
+def own_cache(env: Mapping[str, str]) -> Path:
+    """Return the folder where Quire keeps what it can find out again."""
+    return _cache_home(env) / "quire"
+
+
 def _cache_home(env: Mapping[str, str]) -> Path:
     return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser()
 

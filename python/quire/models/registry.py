@@ -95,7 +95,8 @@ def architectures() -> list[str]:
 def model_file(arch: str) -> str | None:
     """Return the module of an architecture: the file with its name, or the one that lists it."""
     likely = _HERE / f"{arch.replace('-', '_')}.py"
-    if arch.replace("-", "_").isidentifier() and likely.is_file() and arch in _names(likely, "ARCHES"):
+    names = ("ARCHES", "GENERIC")
+    if arch.replace("-", "_").isidentifier() and likely.is_file() and any(arch in _names(likely, n) for n in names):
         return likely.stem
     return _declaring("ARCHES", arch)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ..mapping import Array
+    from ..mapping import Array, Checkpoint
 
 DTYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}  # values of GGUF's general.file_type
 _LOG = logging.getLogger("quire")
@@ -71,6 +71,16 @@ def merged(config: Mapping[str, object], changed: Mapping[str, object]) -> dict[
     return found
 
 
+def _mapping_of(name: str, values: Mapping[str, object]) -> Checkpoint:
+    """Return how checkpoints of a class are converted; one that Quire has no file for is read as transformers does."""
+    try:
+        return checkpoint_of(name)
+    except UnsupportedError as unknown:
+        from .fallback import fallback
+
+        return fallback(values, name, unknown)
+
+
 class _Conversion:
     """The conversion of one checkpoint."""
 
@@ -84,7 +94,7 @@ class _Conversion:
         # Heads are not transformers' models, so that no table tells which fields have no effect.
         reference = reference_of(name) if head is None else None
         self.whole = Fields("config.json", self.values, reference=reference)
-        self.mapping = checkpoint_of(name).chosen(self.whole)
+        self.mapping = _mapping_of(name, self.values).chosen(self.whole)
         self.config = self.mapping.config_of(self.whole)
         self.arch = self.mapping.arch_of(self.config)
         with possible("the numbers of config.json"):
