@@ -47,7 +47,7 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
   models). Up to that length, full attention gives the same result.
 - `grok` rejects contexts longer than `attention.temperature_length` (1024 tokens in Grok 2), beyond which scores grow
   with their position. Router scores are capped and expert weights are not normalized, as in SGLang and unlike in
-  llama.cpp. Folders of Grok 2 whose tensors are split for tensor parallelism do not open.
+  llama.cpp.
 - `doge` rejects contexts longer than `attention.keep_length` (2048 tokens in published models), and experts.
 - Llama 3.2 Vision (`MllamaForConditionalGeneration`) reads text only, without its layers that attend to images.
 - `plamo2` uses the publisher's attention window only in files that `quire convert` writes. llama.cpp's files have no

@@ -136,14 +136,14 @@ class SafetensorsFile:
         return self.tensor_of(name, self.array(name))
 
     def tensor_of(self, name: str, values: npt.NDArray[Any]) -> Tensor:
-        """Return other values of the same shape, or the tensor's own, as a tensor of its type."""
+        """Return other values, or the tensor's own, as a tensor of its type."""
         from .._native.core import DType
         from .._native.core import Tensor as Storage
 
         entry = self._find(name)
         if entry.dtype not in _LOADABLE:
             raise UnsupportedError(f"[safetensors] tensor '{name}' is {entry.dtype}: expected F32, F16 or BF16")
-        shape = entry.shape or (1,)  # scalars have an empty shape
+        shape = values.shape or (1,)  # scalars have an empty shape
         if len(shape) > _MAX_DIMS:
             shape = (*shape[: _MAX_DIMS - 1], math.prod(shape[_MAX_DIMS - 1 :]))
         return Storage.from_numpy(values.reshape(shape), DType(_LOADABLE[entry.dtype]))

@@ -14,6 +14,7 @@ from ...errors import UnsupportedError
 from ...files.folders import MISTRAL_STEM, is_mistral_folder
 from ...files.safetensors import SafetensorsFile, SafetensorsFolder
 from ..reading.folder import read_config
+from .rank_files import RankTensors, has_rank_files
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -49,8 +50,10 @@ _QUANTIZER = re.compile(r"layers\.(\d+)\.attention\.(k|v|kv)_fake_quantizer\.qsc
 
 
 def open_tensors(folder: Path) -> SafetensorsFolder:
-    """Open the tensors of a checkpoint folder in transformers' form or in Mistral's own."""
-    return _MistralTensors(folder) if is_mistral_folder(folder) else SafetensorsFolder(folder)
+    """Open the tensors of a checkpoint folder in transformers' form, in Mistral's own, or in files of ranks."""
+    if is_mistral_folder(folder):
+        return _MistralTensors(folder)
+    return RankTensors(folder) if has_rank_files(folder) else SafetensorsFolder(folder)
 
 
 class _MistralTensors(SafetensorsFolder):
