@@ -113,6 +113,11 @@ VARIANTS = {
         {"index_topk": 256, "index_head_dim": 64},
         {r"indexer\.k_norm": [64], r"indexer\.wk": [64, 64], r"indexer\.wq_b": [768, 36]},
     ),
+    "minimax-m3": Variant(
+        "llama.cpp picks blocks only with flash attention, whose half precision changes the choice in a few rows: "
+        "compared in contexts in which every block is picked",
+        {"index_topk_blocks": 8},
+    ),
     "deepseek4": Variant(
         "llama.cpp shares rows among 4 or 128 tokens only, and its indexer needs heads of 64: compared with those "
         "sizes, and contexts in which it picks every row",

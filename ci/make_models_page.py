@@ -27,10 +27,11 @@ prints the same list.
 
 Every architecture is tested with tiny random models. Quire's logits and greedy tokens are compared with those of
 transformers for the same weights, with Quire's own kernels and with ggml's. The table shows the largest difference of
-any logit for a prompt of 40 tokens, relative to the largest logit. The tests allow 0.001, and with ggml's kernels up to
-0.005 for models with GELU, which ggml looks up in a half-precision table. For encoders, vectors or class scores are
-compared. For models that transformers lacks, the reference combines parts of other models or implements the paper's
-formula (`tests/support`). [models_llama_cpp.md](models_llama_cpp.md) compares Quire with llama.cpp.
+any logit for a prompt of 40 tokens (150 for `minimax-m3`), relative to the largest logit. The tests allow 0.001, and
+with ggml's kernels up to 0.005 for models with GELU, which ggml looks up in a half-precision table. For encoders,
+vectors or class scores are compared. For models that transformers lacks, the reference combines parts of other models
+or implements the paper's formula (`tests/support`). [models_llama_cpp.md](models_llama_cpp.md) compares Quire with
+llama.cpp.
 
 A folder of another class of transformers opens as well if the class consists of parts that Quire has
 ([models_transformers.md](models_transformers.md)).
@@ -43,8 +44,10 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
   an indexer.
 - `deepseek4` and `glm5-next` run compressed attention, and attention to pools, on the CPU, even if the rest of the
   model runs on a device. They reject caches of 8 bits and fewer, and do not use layers that predict later tokens.
-- `minimax-m3` rejects contexts longer than the blocks that the indexer picks (16 blocks of 128 tokens in published
-  models). Up to that length, full attention gives the same result.
+- `minimax-m3` attends to all tokens if the context is no longer than the blocks that the indexer picks (16 blocks of
+  128 tokens in published models), which gives the same result. Opened with a longer context, it attends to picked
+  blocks, on the CPU, even if the rest of the model runs on a device. It then rejects caches of 4 or 5 bits. Files
+  without an indexer, as Quire wrote them before, keep the limit.
 - `grok` rejects contexts longer than `attention.temperature_length` (1024 tokens in Grok 2), beyond which scores grow
   with their position. Router scores are capped and expert weights are not normalized, as in SGLang and unlike in
   llama.cpp.

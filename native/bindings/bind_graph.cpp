@@ -177,6 +177,13 @@ void bind_tracer(py::module_ &m) {
                                    return layers;
                                })
         .def("features", &Tracer::features, py::arg("n"))
+        .def(
+            "leave_unused",
+            [](Tracer &tracer, int layer) {
+                tracer.rows_of(layer); // throws if there are none
+                tracer.mark_written(layer);
+            },
+            py::arg("layer"))
         .def("show_features", &Tracer::show_features, py::arg("x"))
         .def(
             "finish",
@@ -231,6 +238,13 @@ void bind_operations(py::module_ &m) {
         },
         py::arg("layer"), py::arg("q"), py::arg("k"), py::arg("weights"), py::kw_only(), py::arg("n_picked"),
         py::arg("n_ctx"));
+    m.def(
+        "pick_blocks",
+        [](int layer, const TraceTensor &q, const TraceTensor &k, int block, int n_picked, int n_local) {
+            return pick_blocks(q, k, {layer, block, n_picked, n_local});
+        },
+        py::arg("layer"), py::arg("q"), py::arg("k"), py::kw_only(), py::arg("block"), py::arg("n_picked"),
+        py::arg("n_local"));
     m.def(
         "compress",
         [](int layer, const TraceTensor &kv, const TraceTensor &gate, MaybeWeight bias, int every, bool overlaps) {

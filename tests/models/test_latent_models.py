@@ -110,7 +110,7 @@ def test_contradictory_sizes_are_rejected(tmp_path: Path, source: GGUFReader) ->
         )
 
 
-@pytest.mark.parametrize("name", ["deepseek4", "glm-dsa", "glm5-next", "mistral_large4"])
+@pytest.mark.parametrize("name", ["deepseek4", "glm-dsa", "glm5-next", "minimax-m3", "mistral_large4"])
 def test_what_is_picked_does_not_depend_on_steps_or_neighbours(tmp_path: Path, name: str) -> None:
     """Each row picks for itself, whatever the chunks of its prompt and the other sequences."""
     write_checkpoint(tmp_path / "hf", name)
@@ -147,3 +147,35 @@ def test_layers_read_the_rows_of_earlier_layers_of_their_kind(tmp_path: Path, so
     (tmp_path / "hf" / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnsupportedError, match="kv_source_layers"):
         convert(tmp_path / "hf", tmp_path / "z.gguf", "f32")
+
+
+@pytest.mark.parametrize("source", ["minimax-m3"], indirect=True)
+def test_files_without_a_usable_indexer_keep_the_limit(tmp_path: Path, source: GGUFReader) -> None:
+    """Up to it, every block would be picked."""
+    tensors = tensors_of(source)
+    bare = {name: values for name, values in tensors.items() if "indexer" not in name}
+    types = {"attention.indexer.types": None}
+    prompt = list(range(60))
+    expected = Runner(tmp_path / "new.gguf").logits(prompt)
+    for kept, change, words in (
+        (bare, types, "the file has no indexer"),
+        (tensors, {"attention.indexer.block_size": 16, "attention.indexer.top_k": 4}, "block_size 16 is not divisible"),
+        (tensors, {"attention.indexer.local_blocks": 0}, "local_blocks 0 is not in 1 to 2"),
+    ):
+        path = written(tmp_path / "x.gguf", source, change, kept)
+        model = load_model(GGUFReader(path))
+        assert model.config.n_ctx_train == 64
+        with pytest.raises(UnsupportedError, match=words):
+            model.trace(65)
+        close(Runner(path).logits(prompt), expected)
+    with pytest.raises(LoadError, match="names layers without an indexer"):
+        load_model(GGUFReader(written(tmp_path / "x.gguf", source, {}, bare)))
+
+
+@pytest.mark.parametrize("source", ["minimax-m3"], indirect=True)
+def test_short_contexts_need_no_indexer(tmp_path: Path, source: GGUFReader) -> None:
+    """They attend to all tokens, which is what picking every block does."""
+    prompt = list(range(60))
+    for kernels in ("auto", "stock"):
+        short = Runner(tmp_path / "new.gguf", kernels, n_ctx=64).logits(prompt)
+        close(short, Runner(tmp_path / "new.gguf", kernels, n_ctx=65).logits(prompt))

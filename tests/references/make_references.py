@@ -38,11 +38,12 @@ RAW = [
     "It was a sunny day and", "The moon", "A boy named Ben had", "In the forest", "The red ball",
 ]  # fmt: skip
 N_NEW, N_LOGITS = 48, 8
+LENGTHS = {"minimax-m3": 150, "minimax-m3-vl": 150}  # more blocks than an indexer picks
 
 
 def make_model(name: str) -> None:
     """Return the checkpoint's tensors as transformers saves them, and its answers."""
-    prompt = np.random.default_rng(7).integers(0, 256, 40)
+    prompt = np.random.default_rng(7).integers(0, 256, LENGTHS.get(name, 40))
     oracle = oracle_of(name)
     logits = oracle.answer(prompt.tolist()).numpy()
     tokens, lead = oracle.greedy(prompt[:12].tolist(), 40) if oracle.model.can_generate() else ([], np.inf)

@@ -51,7 +51,7 @@ struct AttendSpec {
     float scale;
     float soft_cap;
     WeightRef sinks, bias; // either may be null; bias [n_head, n]: see DistanceBias
-    std::optional<TraceTensor> picked = std::nullopt; // by pick(): the tokens that a row attends to
+    std::optional<TraceTensor> picked = std::nullopt; // by pick() or pick_blocks(): what a row attends to
 };
 TraceTensor attend(const Heads &heads, AttendSpec spec);
 // For layers that keep V within K: q [tokens, n_head, head_dim], k [tokens, 1, head_dim].
@@ -67,6 +67,15 @@ struct PickSpec {
     int n_ctx; // the longest context; the result has as many numbers, or one for each row where tokens share rows
 };
 TraceTensor pick(const TraceTensor &q, const TraceTensor &k, const TraceTensor &weights, PickSpec spec);
+// The blocks of tokens that heads of an indexer pick for each row (operations/fused/pick_blocks.cpp): those with the
+// largest q . k of any token, q [tokens, n_head, head_dim], and the last n_local ones.  The layer keeps k [tokens, 1,
+// head_dim].  The result is for `AttendSpec::picked` only; each of the indexer's heads picks for as many heads in a row.
+struct PickBlocksSpec {
+    int layer;
+    int block; // tokens, a multiple of 32
+    int n_picked, n_local;
+};
+TraceTensor pick_blocks(const TraceTensor &q, const TraceTensor &k, const PickBlocksSpec &spec);
 // Compressed attention (DeepSeek-AI 2026; operations/fused/compress.cpp, attend_compressed.cpp): `every` tokens in a row
 // share one row of keys and values, a mean of theirs.  On the CPU only.
 //

@@ -12,8 +12,8 @@ namespace {
 constexpr int enough_items = 8, enough_equal_items = 4;
 
 AttentionPlan::Cut cut_of(const AttentionShape &shape) {
-    return {shape.n_head, shape.n_kv_head, shape.v_head_dim, shape.window,
-            shape.chunk,  shape.both_ways, shape.k_type,     shape.v_type};
+    return {shape.n_head,    shape.n_kv_head, shape.v_head_dim, shape.window,       shape.chunk,
+            shape.both_ways, shape.k_type,    shape.v_type,     shape.picked_tokens};
 }
 
 // The used part of a sequence's block table.
@@ -37,7 +37,8 @@ bool begin_alike(const Table &a, const Table &b) {
 AttentionPlan::Layout::Layout(const AttentionShape &shape)
     : cut_(cut_of(shape)), group_(shape.n_head / shape.n_kv_head), tile_heads_(std::min(group_, usual_tile_queries)),
       n_parts_((group_ + tile_heads_ - 1) / tile_heads_),
-      most_together_(std::clamp(usual_tile_queries / group_, 1, cut_.n_kv_head)) {}
+      // Heads that pick blocks of their own read different memory.
+      most_together_(cut_.picked_tokens > 0 ? 1 : std::clamp(usual_tile_queries / group_, 1, cut_.n_kv_head)) {}
 
 // Large tiles read K and V less often; halve them until there are enough for all workers.
 void AttentionPlan::Layout::cut(const KernelSet &kernels, const AttentionPlan &plan, const AttentionBatch &batch,
@@ -77,6 +78,7 @@ void AttentionPlan::Layout::add_tile(const AttentionPlan &plan, const AttentionB
         newest = std::max(newest, seen.newest);
         oldest = std::min(oldest, seen.oldest);
     }
+    if (cut_.picked_tokens > 0) newest = std::min(newest, cut_.picked_tokens - 1);
     tiles_.push_back({first, end - first, oldest / kv_chunk_tokens, newest / kv_chunk_tokens + 1, 0, false, 0, 0});
 }
 

@@ -27,6 +27,7 @@ class AttentionPlan {
         int n_head, n_kv_head, v_head_dim, window, chunk;
         bool both_ways;
         KvType k_type, v_type;
+        int picked_tokens;
         bool operator==(const Cut &) const = default;
     };
     struct Tile {

@@ -108,7 +108,7 @@ class Worker {
     TileQuery query(AttentionPlan::Row row, int head) const {
         const int32_t *row_begin = batch_.row_begin + row.sequence;
         const int64_t at = int64_t{row_begin[0] + row.row} * shape_.n_head + head;
-        const SeenTokens seen = seen_tokens(shape_, batch_, row.sequence, row.row);
+        SeenTokens seen = seen_tokens(shape_, batch_, row.sequence, row.row);
         DistanceBias bias = data_.bias;
         if (bias.columns != nullptr) bias.columns += int64_t{head} * bias.n;
         int first_column = bias.own(shape_.both_ways) - batch_.position(row.sequence, row.row);
@@ -119,9 +119,17 @@ class Worker {
                     static_cast<int>(n)};
             first_column = 0;
         }
+        const int32_t *table = batch_.tables + batch_.table_begin[row.sequence];
+        if (const PickedBlocks &blocks = data_.blocks; blocks.rows != nullptr) {
+            const int64_t picking_head = int64_t{head} * blocks.n_head / shape_.n_head;
+            const int32_t *own =
+                blocks.rows + ((int64_t{row_begin[0]} + row.row) * blocks.n_head + picking_head) * blocks.n;
+            seen = {0, own[0] - 1};
+            table = own + 1;
+        }
         return {data_.q + at * shape_.head_dim,
                 data_.out + at * shape_.v_head_dim,
-                batch_.tables + batch_.table_begin[row.sequence],
+                table,
                 seen.oldest,
                 seen.newest,
                 data_.sinks == nullptr ? -std::numeric_limits<float>::infinity() : data_.sinks[head],

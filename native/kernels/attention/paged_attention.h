@@ -41,6 +41,8 @@ struct AttentionShape {
     bool both_ways = false;
     // Latent attention: there is one kv head, V is the first v_head_dim dimensions of K, and there is no pool of V.
     bool v_in_k = false;
+    // Rows attend to the tokens of picked blocks (PickedBlocks), to at most so many; 0: to all that they see.
+    int picked_tokens = 0;
 };
 
 // The rows of one step.  Rows are query tokens in order, grouped by sequence.
@@ -95,12 +97,21 @@ struct RowBias {
     int n_head = 1; // 1: the same for all
 };
 
+// The blocks that each row and head attends to: how many tokens it sees of them, then a block table.  All but the last
+// block are seen whole.
+struct PickedBlocks {
+    const int32_t *rows = nullptr; // [rows, n_head, n]; null means none are picked
+    int64_t n = 0;
+    int n_head = 1; // each is for as many heads in a row
+};
+
 struct AttentionData {
     const float *q; // [rows, n_head, head_dim]
     const void *k_pool, *v_pool; // v_pool is not read if V is in K
     const float *sinks; // [n_head] a score without a value that is part of each head's softmax; or null
     DistanceBias bias;
     RowBias picked; // excludes tokens or relates them; not with `bias`
+    PickedBlocks blocks; // where the shape has picked_tokens; with neither
     float *out; // [n_out_rows, n_head, v_head_dim]
     int n_out_rows; // at least n_rows; the rows from n_rows on are padding and are set to zero
 };

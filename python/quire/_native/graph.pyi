@@ -158,6 +158,8 @@ class Tracer:
         """
     @property
     def tapped_layers(self) -> list[int]: ...
+    def leave_unused(self, layer: int) -> None:
+        """Declare that rows of the layer are not written, as this trace needs none."""
     def show_features(self, x: TraceTensor) -> None:
         """Declare the features ``[tokens, n]`` for a head that predicts later tokens (``Executor.features``).
 
@@ -257,6 +259,11 @@ def pick(
         n_picked: The number of tokens; rows that see no more attend to all of them.
         n_ctx: The longest context.
     """
+
+def pick_blocks(
+    layer: int, q: TraceTensor, k: TraceTensor, *, block: int, n_picked: int, n_local: int
+) -> TraceTensor:  # fmt: skip
+    """Pick the blocks of tokens that heads attend to (MiniMax 2026), for ``attend``; see ``Step.pick_blocks``."""
 
 def compress(
     layer: int, kv: TraceTensor, gate: TraceTensor, bias: Weight, *, every: int, overlaps: bool

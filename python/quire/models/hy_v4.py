@@ -15,7 +15,6 @@ from ..nn import (
     Keys,
     LatentAttention,
     MoE,
-    MoeSpec,
     SharedExpert,
     Step,
     Tensor,
@@ -121,16 +120,7 @@ class HyV4(deepseek32.DeepSeek32):
         limits = {*keys.numbers("swiglu_clamp_exp", keys.integer("block_count"))} if has_limits else {0.0}
         if len(limits) != 1 or (limit := limits.pop()) < 0:
             raise LoadError(f"[hy_v4] invalid swiglu_clamp_exp: {sorted(limits)} (expected one number for all layers)")
-        spec = MoeSpec(
-            n_used=experts.n_used,
-            gating=experts.gating,
-            normalize=experts.normalize,
-            scale=experts.scale,
-            n_group=experts.n_group,
-            n_group_used=experts.n_group_used,
-            unit="clamped" if limit else "gated",
-            limit=limit or 1.0,
-        )
+        spec = experts.spec(unit="clamped" if limit else "gated", limit=limit or 1.0)
         routed = MoE(weights, dim, experts.ffn_dim, experts.n, spec)
         return Together(routed, SharedExpert(weights, dim, shared_dim)) if shared_dim else routed
 

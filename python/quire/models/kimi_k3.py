@@ -21,7 +21,7 @@ from ..checkpoints.mapping import (
     with_pictures,
 )
 from ..errors import UnsupportedError
-from ..nn import ROUTING, ExpertConfig, Keys, LatentAttention, MoeSpec, Step, Tensor, Weights, select_rows
+from ..nn import ROUTING, ExpertConfig, Keys, LatentAttention, Step, Tensor, Weights, select_rows
 from ..nn.layers import unit_norm
 from . import bailingmoe3, base, deepseek2, kimi_linear
 from .base import MAX_DIM, DenseConfig, Layer
@@ -73,17 +73,7 @@ class LatentExperts:
         self.out: Layer | None = weights.linear("ffn_routed_up", latent, dim) if latent else None
         has_norm = latent and weights.has("ffn_routed_norm.weight")
         self.norm: Layer | None = weights.norm("ffn_routed_norm", latent, config.eps) if has_norm else None
-        self.spec = MoeSpec(
-            n_used=experts.n_used,
-            gating=experts.gating,
-            normalize=experts.normalize,
-            scale=experts.scale,
-            n_group=experts.n_group,
-            n_group_used=experts.n_group_used,
-            unit="tanh_capped",
-            alpha=caps[0],
-            limit=caps[1],
-        )
+        self.spec = experts.spec(unit="tanh_capped", alpha=caps[0], limit=caps[1])
 
     def __call__(self, x: Tensor) -> Tensor:
         y = x if self.into is None else self.into(x)

@@ -130,14 +130,7 @@ def _limits(keys: Keys, name: str, n_layer: int) -> list[float]:
 
 
 def _limited(experts: ExpertConfig, limit: float) -> MoeSpec:
-    return MoeSpec(
-        n_used=experts.n_used,
-        gating=experts.gating,
-        normalize=experts.normalize,
-        scale=experts.scale,
-        unit="clipped",
-        limit=limit,
-    )
+    return experts.spec(unit="clipped", limit=limit)
 
 
 MODEL = Step35

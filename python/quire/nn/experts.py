@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .._native.graph import Activation
 
 Gating = Literal["softmax", "sigmoid", "softmax_of_chosen", "sqrt_softplus"]
+Unit = Literal["gated", "clamped_swiglu", "clipped", "clamped", "tanh_capped", "ungated"]
 # Values of expert_gating_func.
 GATINGS: dict[int, Gating] = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen", 4: "sqrt_softplus"}
 ROUTING = ("expert_gating_func", "expert_weights_norm", "expert_weights_scale")
@@ -92,8 +93,10 @@ class ExpertConfig:
             raise LoadError(f"[{keys.arch}] invalid expert_group_count: cannot choose {groups}")
         return config
 
-    def spec(self, activation: Activation = "silu") -> MoeSpec:
-        """Return the parameters of the operation.
+    def spec(
+        self, activation: Activation = "silu", *, unit: Unit = "gated", alpha: float = 1.702, limit: float = 7.0
+    ) -> MoeSpec:
+        """Return the parameters of the operation; ``alpha`` and ``limit`` are those of units that have them.
 
         A group's score is that of its two best experts if scores are bias-corrected sigmoids (DeepSeek-V3), and that of
         its best one if they are a softmax (DeepSeek-V2).
@@ -107,6 +110,9 @@ class ExpertConfig:
             n_group=self.n_group,
             n_group_used=self.n_group_used,
             group_score="two_largest" if self.gating == "sigmoid" else "largest",
+            unit=unit,
+            alpha=alpha,
+            limit=limit,
         )
 
 

@@ -137,7 +137,7 @@ class Step:
             soft_cap: Limit of the scores' magnitude, by tanh; 0: none.
             sinks: ``[n_head]``, an extra logit for each head.
             bias: ``[n_head, n]``, added to scores by distance (``graph.attend``).
-            picked: The result of ``pick``: the tokens that are attended to.
+            picked: The result of ``pick`` or ``pick_blocks``: what is attended to.
 
         Returns:
             ``[tokens, n_head * head_dim]``.
@@ -157,6 +157,19 @@ class Step:
             n_picked: The number of tokens.
         """
         return graph.pick(layer, q, k, weights, n_picked=n_picked, n_ctx=self.n_ctx)
+
+    def pick_blocks(self, layer: int, q: Tensor, k: Tensor, *, block: int, n_picked: int, n_local: int) -> Tensor:
+        """Pick the blocks of tokens that each row and head attends to: those with the largest ``q . k`` of any token.
+
+        Args:
+            layer: The layer of the cache where k is kept (``CacheSpec.latent``).
+            q: ``[tokens, n_head, head_dim]``; each head picks for as many heads of K and V.
+            k: ``[tokens, 1, head_dim]``.
+            block: The tokens of a block, a multiple of 32.
+            n_picked: The number of blocks.
+            n_local: The last blocks, the row's own one included, which are always picked.
+        """
+        return graph.pick_blocks(layer, q, k, block=block, n_picked=n_picked, n_local=n_local)
 
     def attend_latent(
         self,

@@ -18,7 +18,7 @@ __all__ = ["CPU_ONLY", "OPERATIONS", "OperationCase"]
 ELEMENTS, PRODUCTS, QUANTIZED, CHAINED = 1e-3, 5e-3, 2.5e-2, 4e-2
 Build = Callable[[Bench], TraceTensor]
 _ROWS = CacheSpec(n_kv_head=2, head_dim=64)
-CPU_ONLY = {"compress", "attend_compressed", "attend_pools"}  # operations that no device has
+CPU_ONLY = {"compress", "attend_compressed", "attend_pools", "pick_blocks"}  # operations that no device has
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 #include "core/error.h"
 #include "graph/cpu/cpu_lowering.h"
 #include "graph/operations/fused/attention_nodes.h"
+#include "graph/operations/fused/pick_blocks.h"
 #include "graph/stock/stock_attention.h"
 #include "graph/trace/shape_checks.h"
 
@@ -14,8 +15,13 @@ namespace {
 class Attend : public OperationKind {
   public:
     explicit Attend(AttendSpec spec) : spec_(std::move(spec)), is_picked_(spec_.picked.has_value()) {
+        if (is_picked_ && spec_.picked->shape().rest.size() == 2) {
+            picking_heads_ = static_cast<int>(spec_.picked->shape().rest[0]);
+            picked_tokens_ = static_cast<int>(spec_.picked->shape().rest[1] - 1) * kv_block_tokens;
+        }
         spec_.picked.reset(); // an input
     }
+    bool runs_on(Device device) const override { return picked_tokens_ == 0 || device.kind() == DeviceKind::cpu; }
     std::string describe() const override { return cat("attend layer ", spec_.layer); }
     size_t n_tensors() const override { return 100; } // two parts
     int attended_layer() const override { return spec_.layer; }
@@ -26,9 +32,12 @@ class Attend : public OperationKind {
   private:
     AttendSpec spec_;
     bool is_picked_;
+    int picking_heads_ = 1, picked_tokens_ = 0; // where blocks are picked
 };
 
 ggml_tensor *Attend::lower(const StockParts &p) const {
+    if (picked_tokens_ > 0)
+        return stock_attend_blocks(p, {spec_.layer, spec_.scale, spec_.soft_cap, weight_floats(spec_.sinks)});
     const StockAttention attention{spec_.layer, spec_.scale, spec_.soft_cap, spec_.sinks, spec_.bias, is_picked_};
     return stock_attention(p, attention);
 }
@@ -48,13 +57,15 @@ void Attend::add_nodes(CpuLowering &lowering, int i) const {
                          kv_type(types.v), spec_.scale,    spec_.soft_cap, kept.window,     kept.chunk};
     shape.v_in_k = kept.v_in_k;
     shape.both_ways = kept.of_source;
+    shape.picked_tokens = picked_tokens_;
     add_attention(lowering, i,
                   {layout.group_of(spec_.layer).value(),
                    shape,
                    {pools.k.data(), pools.v.data(), nullptr, nullptr},
                    weight_floats(spec_.sinks),
                    distance_bias(spec_.bias),
-                   is_picked_ ? lowering.value(lowering.input(i, lowering.n_inputs(i) - 1)) : nullptr});
+                   is_picked_ ? lowering.value(lowering.input(i, lowering.n_inputs(i) - 1)) : nullptr,
+                   picking_heads_});
 }
 
 void expect_spec(const AttendSpec &spec, int64_t n_head) {
@@ -65,8 +76,15 @@ void expect_spec(const AttendSpec &spec, int64_t n_head) {
     if (!spec.picked) return;
     if (spec.bias) throw ShapeError("attend", "picked tokens cannot have a bias by distance");
     const TraceTensor &picked = *spec.picked;
-    if (picked.tracer->operation(picked.id).kind->name() != "pick")
-        throw ShapeError("attend", "picked is not a result of pick");
+    const std::string by = picked.tracer->operation(picked.id).kind->name();
+    if (by != "pick" && by != "pick_blocks")
+        throw ShapeError("attend", "picked is not a result of pick or pick_blocks");
+    if (by == "pick") return;
+    const CacheRows &kept = picked.tracer->rows_of(spec.layer);
+    if (kept.v_in_k || kept.of_source || !kept.lifetime().keeps_all() || kept.n_kv_head % picked.shape().rest[0] != 0)
+        throw ShapeError("attend",
+                         cat("layer ", spec.layer, " does not keep K and V of all tokens, in heads divisible by ",
+                             picked.shape().rest[0], ", for which blocks are picked"));
 }
 
 // Records the operation; what was picked is its last input.

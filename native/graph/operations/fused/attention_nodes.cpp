@@ -54,6 +54,8 @@ class AttendNode : public CpuNode {
     void run(const CpuRun &run) override;
 
   private:
+    PickedBlocks picked_blocks(const AttentionBatch &batch);
+
     size_t group_;
     AttentionShape shape_;
     AttentionPools pools_;
@@ -62,7 +64,25 @@ class AttendNode : public CpuNode {
     CpuValue *picked_;
     int picked_heads_;
     CpuValue *q_, *out_;
+    std::vector<int32_t> blocks_; // where blocks are picked: the rows' tables
 };
+
+// The picked blocks (kernels/attention/block_choice.h), as blocks of the group's pool.
+PickedBlocks AttendNode::picked_blocks(const AttentionBatch &batch) {
+    const int64_t n_row = picked_->n_floats(), n = n_row / picked_heads_;
+    blocks_.resize(static_cast<size_t>(batch.n_rows * n_row));
+    for (int32_t s = 0; s < batch.n_sequences; ++s) {
+        const int32_t *table = batch.tables + batch.table_begin[s];
+        for (int64_t at = batch.row_begin[s] * n_row; at < batch.row_begin[s + 1] * n_row; at += n) {
+            const float *from = picked_->floats() + at;
+            int32_t *to = blocks_.data() + at;
+            to[0] = static_cast<int32_t>(from[0]);
+            for (int i = 1; i <= (to[0] + kv_block_tokens - 1) / kv_block_tokens; ++i)
+                to[i] = table[static_cast<int32_t>(from[i])];
+        }
+    }
+    return {blocks_.data(), n, picked_heads_};
+}
 
 void AttendNode::run(const CpuRun &run) {
     constexpr int64_t alone_multiplications = 96 << 10; // fewer are not worth waking another thread for
@@ -78,7 +98,10 @@ void AttendNode::run(const CpuRun &run) {
     data.v_pool = pools_.v_data();
     data.sinks = sinks_;
     data.bias = bias_;
-    if (picked_ != nullptr) data.picked = {picked_->floats(), picked_->n_floats() / picked_heads_, picked_heads_};
+    if (shape_.picked_tokens > 0)
+        data.blocks = picked_blocks(attention);
+    else if (picked_ != nullptr)
+        data.picked = {picked_->floats(), picked_->n_floats() / picked_heads_, picked_heads_};
     data.q = q_->floats();
     data.out = out_->floats();
     data.n_out_rows = attention.n_rows;

@@ -25,7 +25,9 @@ struct AttentionPlace {
     AttentionPools pools;
     const float *sinks; // [n_head], or null
     DistanceBias bias;
-    CpuValue *picked; // added to each row's scores, for every token (kernels/attention/index_scores.h); or null
+    // Added to each row's scores, for every token (kernels/attention/index_scores.h); where the shape has picked_tokens,
+    // the blocks that it attends to (block_choice.h); or null.
+    CpuValue *picked;
     int picked_heads = 1; // the heads that `picked` tells apart; 1: it is the same for all
 };
 void add_attention(CpuLowering &lowering, int i, const AttentionPlace &place);

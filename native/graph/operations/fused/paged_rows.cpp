@@ -126,11 +126,15 @@ ggml_tensor *lower_paged(const StockParts &p, const PagedOperation &operation) {
     for (const PagedWrite &write : operation.writes)
         written.push_back(
             graph_node(p, std::make_shared<WriteKernel>(write.group, write.pool), 1, {p.inputs[write.input]}, {}));
+    return lower_paged(p, operation.kernel, written);
+}
+
+ggml_tensor *lower_paged(const StockParts &p, const std::shared_ptr<const PagedKernel> &kernel,
+                         const std::vector<ggml_tensor *> &written) {
     int64_t n = 1;
     for (int64_t dim : p.shape.rest) n *= dim;
     const std::array<int64_t, 4> ne = stock_dims(p.shape, p.lead);
-    return ggml_reshape_4d(p.context, graph_node(p, operation.kernel, n, p.inputs, written), ne[0], ne[1], ne[2],
-                           ne[3]);
+    return ggml_reshape_4d(p.context, graph_node(p, kernel, n, p.inputs, written), ne[0], ne[1], ne[2], ne[3]);
 }
 
 } // namespace quire

@@ -53,6 +53,9 @@ struct PagedOperation {
 };
 void add_paged_nodes(CpuLowering &lowering, int i, const PagedOperation &operation);
 ggml_tensor *lower_paged(const StockParts &parts, const PagedOperation &operation);
+// `written`: the tensors of what must be in the cache before.
+ggml_tensor *lower_paged(const StockParts &parts, const std::shared_ptr<const PagedKernel> &kernel,
+                         const std::vector<ggml_tensor *> &written);
 
 // As pick(), where the layer's rows are shared by tokens.
 TraceTensor pick_compressed(const TraceTensor &q, const TraceTensor &k, const TraceTensor &weights,
