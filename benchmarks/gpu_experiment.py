@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 """Measure what was written without a card, in one run of a few minutes on a machine with an NVIDIA GPU.
 
-    gpu_experiment.py OUT [--device CUDA0] [--library FILE] [--shapes qwen3-8b,qwen3-0.6b] [--minutes 9]
+    gpu_experiment.py OUT [--device CUDA0] [--library FILE] [--experts FILE] [--shapes qwen3-8b] [--minutes 9]
     gpu_experiment.py OUT --dry-run                         # a tiny shape on the CPU, to test the script
 
 In this order, so that the most important results come first if time runs out:
 
 1. ``tune_kernels.py``: products of 2 to 64 rows against NumPy, then timed; the best plans go to OUT/kernels.txt.
+   ``tune_experts.py``: layers of experts likewise.
 2. ``quire devices --check`` with these kernels.
 3. ``quire bench`` with ggml's products, with OUT/kernels.txt, and with cuBLAS for prompts from 128 and from 512 rows.
 4. ``torch_baseline.py`` with the same shapes and tests, if PyTorch is there.
 
-OUT/report.md is rewritten after each step.  ``--library`` is what ``tune_kernels.py --build`` made elsewhere, for
-machines without nvcc.
+OUT/report.md is rewritten after each step.  ``--library`` and ``--experts`` are what ``tune_kernels.py --build`` and
+``tune_experts.py --build`` made elsewhere, for machines without nvcc.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", default="gpu")
     parser.add_argument("--library", type=Path, help="the kernels, built before")
+    parser.add_argument("--experts", type=Path, help="the kernels for experts, built before")
     parser.add_argument("--shapes", default=",".join(shape.name for shape in reversed(SHAPES)))
     parser.add_argument("--types", default="q4_k,q6_k,q8_0", help="types of matrices to tune for")
     parser.add_argument("--minutes", type=float, default=9, help="start no other step after this time")
@@ -112,6 +114,10 @@ def main(arguments: list[str] | None = None) -> None:
     tune = [sys.executable, str(HERE / "tune_kernels.py"), str(table), *library, "--types", options.types]
     tune += ["--emulate"] if is_dry else ["--seconds", "120"]
     step("tune", lambda: report.run("tune", tune, machine.timeout_s))
+    of_experts = [sys.executable, str(HERE / "tune_experts.py"), str(table)]
+    of_experts += ["--library", str(options.experts)] if options.experts else []
+    of_experts += ["--emulate", "--types", "q4_k:q4_k"] if is_dry else ["--seconds", "40"]
+    step("tune experts", lambda: report.run("tune-experts", of_experts, machine.timeout_s))
     if not is_dry:
         with environment({"QUIRE_BATCH_PRODUCTS": "1"}):
             check = [sys.executable, "-m", "quire", "devices", "--check", "--device", machine.device]

@@ -115,7 +115,8 @@ endforeach()
 # Quire's own operations; vendor/edits.py patches ggml to call them.
 if(TARGET ggml-cuda AND NOT QUIRE_GGML_DIR)
   target_sources(ggml-cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/native/cuda/operations.cu
-    ${CMAKE_CURRENT_SOURCE_DIR}/native/cuda/batch_operations.cu ${CMAKE_CURRENT_SOURCE_DIR}/native/cuda/arranged_matrix.cpp)
+    ${CMAKE_CURRENT_SOURCE_DIR}/native/cuda/batch_operations.cu
+    ${CMAKE_CURRENT_SOURCE_DIR}/native/cuda/expert_operations.cu ${CMAKE_CURRENT_SOURCE_DIR}/native/cuda/arranged_matrix.cpp)
   target_include_directories(ggml-cuda PRIVATE ${ggml_dir}/src/ggml-cuda ${CMAKE_CURRENT_SOURCE_DIR}/native)
   target_compile_definitions(ggml-cuda PRIVATE QUIRE_CUDA_OPERATIONS)
 endif()

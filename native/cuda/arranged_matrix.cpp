@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 namespace quire {
 namespace {
@@ -222,7 +223,7 @@ float factor_of(ArrangedType type, const uint8_t *row, int64_t n_units) {
 BatchPlan default_batch_plan(ArrangedType type, int64_t n_in, int64_t n_out) {
     constexpr int64_t wanted_blocks = 512;
     constexpr int strips_of[n_batch_variants] = {1, 2, 4, 8};
-    const int64_t strips = n_strips(n_out), units = n_in / (arranged_groups(type) * arranged_columns);
+    const int64_t strips = n_strips(n_out), units = arranged_units(type, n_in);
     BatchPlan plan;
     plan.variant = strips >= 2048 ? 3 : strips >= 512 ? 2 : strips >= 256 ? 1 : 0;
     const int64_t blocks = (strips + strips_of[plan.variant] - 1) / strips_of[plan.variant];
@@ -232,22 +233,31 @@ BatchPlan default_batch_plan(ArrangedType type, int64_t n_in, int64_t n_out) {
 }
 
 bool can_arrange(ArrangedType type, int64_t n_in, int64_t n_out) {
-    const int64_t columns = arranged_groups(type) * arranged_columns;
+    const int64_t columns = is_k_type(type) ? 256 : arranged_columns;
     return n_in > 0 && n_out > 0 && n_in % columns == 0 && n_in <= 1 << 20 && n_out <= 1 << 24;
 }
 
 size_t arranged_bytes(ArrangedType type, int64_t n_in, int64_t n_out) {
-    const int64_t units = n_in / (arranged_groups(type) * arranged_columns);
-    return static_cast<size_t>(n_strips(n_out) * (arranged_rows * 4 + units * unit_bytes(type)));
+    return static_cast<size_t>(n_strips(n_out) * (arranged_rows * 4 + arranged_units(type, n_in) * unit_bytes(type)));
+}
+
+size_t stored_bytes(ArrangedType type, int64_t n_in) {
+    return static_cast<size_t>(n_in * block_bytes(type) / (arranged_groups(type) * arranged_columns));
 }
 
 void arrange_rows(ArrangedType type, const void *rows, int64_t n_in, int64_t n_out, int64_t first_row, int64_t n_rows,
                   void *to) {
-    const int64_t n_units = n_in / (arranged_groups(type) * arranged_columns);
+    const int64_t n_units = arranged_units(type, n_in), n_columns = arranged_groups(type) * arranged_columns;
+    const auto row_bytes = static_cast<int64_t>(stored_bytes(type, n_in));
+    std::vector<uint8_t> filled(static_cast<size_t>(n_units * block_bytes(type))); // with zeros
     auto *factors = static_cast<uint8_t *>(to);
     uint8_t *units = factors + n_strips(n_out) * arranged_rows * 4;
     for (int64_t i = 0; i < n_rows; ++i) {
-        const uint8_t *from = static_cast<const uint8_t *>(rows) + i * n_units * block_bytes(type);
+        const uint8_t *from = static_cast<const uint8_t *>(rows) + i * row_bytes;
+        if (n_in % n_columns != 0) {
+            std::copy_n(from, row_bytes, filled.begin());
+            from = filled.data();
+        }
         const int64_t strip = (first_row + i) / arranged_rows;
         const int row = static_cast<int>((first_row + i) % arranged_rows);
         const float factor = type == ArrangedType::bf16 ? 1.0F : factor_of(type, from, n_units);
@@ -270,14 +280,14 @@ void arrange_rows(ArrangedType type, const void *rows, int64_t n_in, int64_t n_o
 }
 
 void read_arranged_row(ArrangedType type, const void *arranged, int64_t n_in, int64_t n_out, int64_t row, float *out) {
-    const int64_t n_columns = arranged_groups(type) * arranged_columns, n_units = n_in / n_columns;
+    const int64_t n_columns = arranged_groups(type) * arranged_columns, n_units = arranged_units(type, n_in);
     const auto *factors = static_cast<const uint8_t *>(arranged);
     const uint8_t *units = factors + n_strips(n_out) * arranged_rows * 4;
     const auto factor = load<float>(factors + row * 4);
     const int in_strip = static_cast<int>(row % arranged_rows);
     for (int64_t u = 0; u < n_units; ++u) {
         const uint8_t *unit = units + (row / arranged_rows * n_units + u) * unit_bytes(type);
-        for (int part = 0; part < n_columns / 8; ++part) {
+        for (int part = 0; part < std::min(n_columns, n_in - u * n_columns) / 8; ++part) {
             const Place place{in_strip, part / 4, in_strip % 8 * 4 + part % 4};
             float *to = out + u * n_columns + part * 8;
             if (type == ArrangedType::bf16) {

@@ -42,7 +42,7 @@ inline int batch_shared_bytes(quire::ArrangedType type, int variant, int n_tiles
 }
 
 // Bytes of `rounded` and `row_factors`, and numbers in `parts`.
-inline size_t rounded_bytes(int n_in, int n_rows) { return static_cast<size_t>(n_in) * batch_tiles(n_rows) * 16; }
+inline size_t rounded_bytes(int n_in, int n_rows) { return static_cast<size_t>(n_in + 255) / 256 * 256 * batch_tiles(n_rows) * 16; }
 inline size_t batch_parts(int n_out, int n_rows, int n_splits) {
     return n_splits == 1 ? 0 : static_cast<size_t>(n_splits) * n_rows * ((n_out + 15) / 16 * 16);
 }
@@ -50,7 +50,8 @@ inline size_t batch_parts(int n_out, int n_rows, int n_splits) {
 // Sets what follows from the matrix and the number of rows.
 inline void set_sizes(BatchArgs &args, quire::ArrangedType type, const void *matrix) {
     args.n_strips = (args.n_out + quire::arranged_rows - 1) / quire::arranged_rows;
-    args.n_units = args.n_in / (quire::arranged_groups(type) * quire::arranged_columns);
+    args.n_units = static_cast<int>(quire::arranged_units(type, args.n_in));
+    args.unit_columns = quire::arranged_groups(type) * quire::arranged_columns;
     args.n_tiles = batch_tiles(args.n_rows);
     args.is_bf16 = type == quire::ArrangedType::bf16;
     args.factors = static_cast<const float *>(matrix);

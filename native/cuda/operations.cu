@@ -1,6 +1,7 @@
 // Quire's own operations in ggml's CUDA module; vendor/edits.py patches the module to call them.
 #include "cuda/batch_operations.cuh"
 #include "cuda/cache_heads.h"
+#include "cuda/expert_operations.cuh"
 #include "cuda/paged_attention.h"
 #include "cuda/row_product.h"
 
@@ -204,6 +205,7 @@ bool quire_cuda_supports(int device, const ggml_tensor *op) {
     if (quire::CacheHeads params; quire::get_params(op, params)) return heads_supported(op, params);
     if (quire::RowProduct params; quire::get_params(op, params)) return product_supported(op);
     if (quire::BatchProduct params; quire::get_params(op, params)) return quire_batch_supported(device, op, params);
+    if (quire::ExpertLayer params; quire::get_params(op, params)) return quire_experts_supported(device, op, params);
     return false;
 }
 
@@ -216,6 +218,8 @@ bool quire_cuda_compute(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
         compute_product(ctx, dst, params);
     else if (quire::BatchProduct params; quire::get_params(dst, params))
         quire_batch_compute(ctx, dst, params);
+    else if (quire::ExpertLayer params; quire::get_params(dst, params))
+        quire_experts_compute(ctx, dst, params);
     else
         return false;
     CUDA_CHECK(cudaGetLastError());

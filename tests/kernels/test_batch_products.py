@@ -21,6 +21,10 @@ def kernels() -> ctypes.CDLL:
     return ctypes.CDLL(str(batch_kernels()))
 
 
+def pointer(x: npt.NDArray[np.generic]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(x.ctypes.data)
+
+
 class Case:
     """A matrix, and rows to multiply."""
 
@@ -54,12 +58,11 @@ class Case:
         x, more = np.ascontiguousarray(self.x[rows]), np.ascontiguousarray(self.added[rows])
         out = np.full((len(x), self.n_out), np.nan, np.float32)
         decoded = np.full((self.n_out, self.n_in), np.nan, np.float32)
-        args = [self.stored.ctypes.data, TYPES.index(self.dtype), variant, splits, x.ctypes.data]
-        args += [self.norm.ctypes.data if normed else None, more.ctypes.data if added else None, out.ctypes.data]
-        args += [self.n_in, self.n_out, len(x), ctypes.c_float(EPS), order, decoded.ctypes.data]
-        pointers = {0, 4, 5, 6, 7, 13}
-        made = [ctypes.c_void_p(a) if i in pointers else a for i, a in enumerate(args)]  # type: ignore[arg-type]
-        assert kernels.cuda_multiply_batch(*made) == 0
+        assert kernels.batch_open(TYPES.index(self.dtype), pointer(self.stored), self.n_in, self.n_out, 1) == 0
+        kernels.batch_decoded(pointer(decoded))
+        more_or_none = pointer(more) if added else None, ctypes.c_float(EPS), order
+        norm = pointer(self.norm) if normed else None
+        kernels.batch_multiply(variant, splits, len(x), pointer(x), pointer(out), norm, *more_or_none)
         return out, decoded
 
 
@@ -130,3 +133,12 @@ def test_an_empty_row_and_an_empty_matrix_give_zeros(kernels: ctypes.CDLL) -> No
     assert (found[1] != 0).all()
     case.stored[...] = 0
     assert (case.run(kernels, variant=1, splits=1)[0] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", ["q8_0", "mxfp4", "bf16"])
+def test_units_are_filled_up(kernels: ctypes.CDLL, dtype: str) -> None:
+    """Widths such as gpt-oss's 2880 are no multiple of 256."""
+    case = Case(dtype, 2 * 256 + 64, 40, 3)
+    found, decoded = case.run(kernels, variant=1, splits=2)
+    check(case, found, case.expected(False, False), False)
+    np.testing.assert_allclose(decoded, case.weights, rtol=1e-6)

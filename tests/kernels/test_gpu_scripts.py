@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import numpy.typing as npt
 import pytest
-from emulated_kernels import batch_kernels
+from emulated_kernels import batch_kernels, expert_kernels
 
 Array = npt.NDArray[np.float32]
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -62,6 +62,30 @@ def test_wrong_kernels_are_not_chosen(
     assert {line.split()[3] for line in (tmp_path / "table").read_text().splitlines()[1:]} == {"1"}
 
 
+def test_the_tuner_of_experts_adds_to_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import tune_experts
+
+    table = tmp_path / "table"
+    table.write_text("q6_k 512 48 2 1\nexperts:q8_0 256 256 0 1\n")
+    right = tune_experts.Experts.run
+
+    def wrong(self: object, variants: tuple[int, int], n_tokens: int) -> Array:
+        found: Array = right(self, variants, n_tokens)
+        if variants == (1, 1):
+            found[0, -1] += np.abs(found).max()
+        return found
+
+    monkeypatch.setattr(tune_experts.Experts, "run", wrong)
+    with pytest.raises(SystemExit):
+        tune_experts.main([str(table), "--emulate", "--types", "q4_k:q6_k", "--library", str(expert_kernels())])
+    # The emulation's time is less for higher variants.
+    assert table.read_text().splitlines() == ["q6_k 512 48 2 1", "experts:q4_k 256 256 1 1", "experts:q6_k 256 256 0 1"]
+    assert "variants 1 and 1 are not what NumPy computes" in capsys.readouterr().out
+    assert len(json.loads((tmp_path / "table.experts.json").read_text())["timings"]) == 3 * 2
+
+
 def test_torch_answers_continue_prompts() -> None:
     torch = pytest.importorskip("torch")
     from on_gpu import TINY
@@ -101,6 +125,7 @@ def test_the_experiment_runs_all_its_steps(library: str, tmp_path: Path, monkeyp
     monkeypatch.setattr(gpu_experiment, "SETTINGS", {tried: gpu_experiment.SETTINGS[tried]})
 
     options = ["--dry-run", "--library", library, "--types", "q4_k", "--minutes", "60"]
+    options += ["--experts", str(expert_kernels())]
     gpu_experiment.main([str(tmp_path / "out"), *options])
     found = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [step for step in found["steps"] if step["error"]] == []

@@ -20,6 +20,7 @@
 
 #include "cuda/batch_product.h"
 #include "cuda/cache_heads.h"
+#include "cuda/expert_layer.h"
 #include "cuda/paged_attention.h"
 #include "cuda/row_product.h"
 
@@ -335,6 +336,7 @@ bool device_supports(ggml_backend_dev_t, const ggml_tensor *node) {
     if (quire::BatchProduct params; has && quire::get_params(node, params))
         return node->ne[1] <= quire::BatchProduct::most_rows;
     if (quire::CacheHeads params; has && quire::get_params(node, params)) return true;
+    if (quire::ExpertLayer params; has && quire::get_params(node, params)) return true;
     return !is_custom && !refused.count(ggml_op_name(node->op)) && ggml_backend_dev_supports_op(cpu_device(), node);
 }
 bool device_supports_buffers(ggml_backend_dev_t device, ggml_backend_buffer_type_t type) {

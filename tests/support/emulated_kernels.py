@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pytest
 from counting_device import compiler
 
-__all__ = ["aligned", "batch_kernels", "emulated_kernels"]
+__all__ = ["aligned", "batch_kernels", "emulated_kernels", "expert_kernels"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,13 +35,24 @@ def emulated_kernels(folder: Path, *sources: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
-@cache
-def batch_kernels() -> Path:
-    """Return the library of the kernels for few rows, which is kept until this process ends."""
+def arranging_kernels(source: str) -> Path:
+    """Return a library that is kept until this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="quire-kernels-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    emulated_kernels(folder, "tests/native/cuda_batch.cpp", "native/cuda/arranged_matrix.cpp")
+    emulated_kernels(folder, source, "native/cuda/arranged_matrix.cpp")
     return folder / "kernels.so"
+
+
+@cache
+def batch_kernels() -> Path:
+    """Return the library of the kernels for few rows."""
+    return arranging_kernels("tests/native/cuda_batch.cpp")
+
+
+@cache
+def expert_kernels() -> Path:
+    """Return the library of the kernels for layers of experts."""
+    return arranging_kernels("tests/native/cuda_experts.cpp")
 
 
 def aligned(x: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:

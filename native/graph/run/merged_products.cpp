@@ -87,7 +87,11 @@ std::vector<WeightRef> matrices_of_products(const std::vector<const Trace *> &tr
     std::vector<WeightRef> found;
     for (const Trace *trace : traces)
         for (const Operation &operation : trace->operations)
-            if (const auto *linear = operation.as<Linear>()) found.push_back(linear->weight());
+            if (const auto *linear = operation.as<Linear>())
+                found.push_back(linear->weight());
+            else // experts
+                std::ranges::copy_if(operation.kind->matrices(), std::back_inserter(found),
+                                     [](const WeightRef &weight) { return weight->tensor.shape().size() == 3; });
     return found;
 }
 

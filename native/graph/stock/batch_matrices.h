@@ -21,27 +21,29 @@ class BatchPlans {
   public:
     // Plans as QUIRE_BATCH_PRODUCTS asks; null if it is not set.  LoadError if the table cannot be read.
     static std::optional<BatchPlans> wanted();
-    // `text`: lines of "type n_in n_out variant n_splits"; a variant of -1 leaves the matrix to ggml; # starts a comment.
+    // `text`: lines of "type n_in n_out variant n_splits", with "experts:" before the type for those of an expert; a
+    // variant of -1 leaves the matrix to ggml; # starts a comment.
     static BatchPlans parsed(const std::string &text);
     // The default for matrices that are not in the table; null if ggml is to multiply.
-    std::optional<BatchPlan> find(ArrangedType type, int64_t n_in, int64_t n_out) const;
+    std::optional<BatchPlan> find(ArrangedType type, int64_t n_in, int64_t n_out, bool is_of_expert = false) const;
 
   private:
-    std::map<std::tuple<ArrangedType, int64_t, int64_t>, std::optional<BatchPlan>> plans_;
+    std::map<std::tuple<ArrangedType, int64_t, int64_t, bool>, std::optional<BatchPlan>> plans_;
 };
 
 class BatchMatrices {
   public:
-    // A matrix on the device, and its rows in host memory, in one or several parts.
+    // A matrix on the device, and its rows in host memory, in one or several parts; or a stack of experts' matrices.
     struct Source {
         ggml_tensor *matrix;
         std::vector<Tensor> parts;
+        bool is_stack() const { return parts.front().shape().size() == 3; }
     };
     // Arranges and uploads what the device can multiply so; nothing if QUIRE_BATCH_PRODUCTS is not set.
     void arrange(const Backend &backend, const std::vector<Source> &sources);
     struct Arranged {
         Tensor tensor; // i8
-        BatchProduct params;
+        BatchProduct params; // for a stack: those of one matrix
     };
     const Arranged *find(const ggml_tensor *matrix) const;
     size_t size_bytes() const { return size_bytes_; }

@@ -86,7 +86,8 @@ void DeviceWeights::arrange(const std::vector<WeightRef> &matrices) {
     };
     for (const WeightRef &weight : matrices) {
         const auto found = copies_.find(weight.get());
-        if (found == copies_.end() || weight->tensor.shape().size() != 2 || !weight->tensor.is_host()) continue;
+        const size_t rank = weight->tensor.shape().size();
+        if (found == copies_.end() || rank < 2 || rank > 3 || !weight->tensor.is_host()) continue;
         ggml_tensor *matrix = (found->second.whole ? *found->second.whole : found->second.tensor).handle();
         if (seen.insert(matrix).second) sources.push_back({matrix, parts_of(found->second)});
     }

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "graph/cpu/cpu_lowering.h"
 #include "graph/operations/fused/linear.h"
+#include "graph/stock/expert_layers.h"
 #include "graph/stock/row_products.h"
 #include "graph/stock/stock_parts.h"
 #include "graph/trace/shape_checks.h"
@@ -120,8 +121,10 @@ class Activate : public OperationKind {
 
 ggml_tensor *Add::lower(const StockParts &p) const {
     for (size_t i : {0, 1})
-        if (p.is_only_read(i))
+        if (p.is_only_read(i)) {
             if (ggml_tensor *sum = row_product_plus(*p.graph, p.inputs[i], p.inputs[1 - i])) return sum;
+            if (ggml_tensor *sum = expert_layer_plus(*p.graph, p.inputs[i], p.inputs[1 - i])) return sum;
+        }
     return ggml_add(p.context, p.inputs[0], p.inputs[1]);
 }
 

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "graph/cpu/cpu_lowering.h"
 #include "graph/operations/fused/moe_node.h"
+#include "graph/stock/expert_layers.h"
 #include "graph/stock/lower_stock.h"
 #include "graph/stock/stock_parts.h"
 #include "graph/trace/shape_checks.h"
@@ -123,6 +124,7 @@ ggml_tensor *Moe::lower(const StockParts &p) const {
     auto [experts, weights] = choose(p, weights_, spec_.routing);
     if (p.graph != nullptr)
         ggml_build_forward_expand(p.graph->out.graph, weights); // before the products, with its choice
+    if (ggml_tensor *layer = expert_layer(p, weights_, spec_, experts, weights)) return layer;
     ggml_tensor *each = ggml_reshape_3d(ctx, x, dim, 1, n_tokens);
     if (spec_.weighs_input) each = ggml_mul(ctx, ggml_repeat_4d(ctx, each, dim, n_used, n_tokens, 1), weights);
     auto product = [&](const WeightRef &weight, const WeightRef &bias, ggml_tensor *of) {
