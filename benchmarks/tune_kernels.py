@@ -29,8 +29,9 @@ import numpy.typing as npt
 from quire._native.quant import dequantize, quantize
 
 ROOT = Path(__file__).resolve().parents[1]
-TYPES = ("q4_0", "q8_0", "q4_k", "q5_k", "q6_k", "mxfp4", "bf16")  # in the order of ArrangedType
-BY_IMPORTANCE = ("q4_k", "q6_k", "q8_0", "q4_0", "bf16", "q5_k", "mxfp4")
+# In the order of ArrangedType.
+TYPES = ("q4_0", "q8_0", "q4_k", "q5_k", "q6_k", "mxfp4", "bf16", "q4_1", "q5_0", "nvfp4")
+BY_IMPORTANCE = ("q4_k", "q6_k", "q8_0", "q4_0", "bf16", "nvfp4", "q5_0", "q5_k", "mxfp4", "q4_1")
 ROWS = (2, 8, 16, 32, 64)
 SPLITS = (1, 2, 3, 4, 6, 8)
 N_VARIANTS = 4

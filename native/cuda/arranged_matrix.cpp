@@ -8,11 +8,11 @@
 namespace quire {
 namespace {
 
-// Numbers of a row in a unit, as the file has them: w = (d * scale) * (code - zero) - d_min * minimum.
+// Numbers of a row in a unit, as the file has them: w = (d * scale) * (code - zero) - d_min * minimum + added.
 struct UnitRow {
     uint8_t codes[256];
-    float d[8]; // by group; the K types have one for all
-    float d_min;
+    float d[16]; // by half of a group; most types have one for both, and the K types one for all
+    float d_min, added[8]; // added: by group
     int scales[16], minima[8]; // K types: scales of groups of 32, for q6_k of 16
 };
 
@@ -45,7 +45,7 @@ template <class T> void store(uint8_t *to, T value) { std::memcpy(to, &value, si
 void add_bits(uint8_t *to, uint32_t bits) { store(to, load<uint32_t>(to) | bits); }
 
 int block_bytes(ArrangedType type) { // as in GGUF, of 256 columns; bf16: of 128
-    constexpr int sizes[n_arranged_types] = {8 * 18, 8 * 34, 144, 176, 210, 8 * 17, 256};
+    constexpr int sizes[n_arranged_types] = {8 * 18, 8 * 34, 144, 176, 210, 8 * 17, 256, 8 * 20, 8 * 22, 4 * 36};
     return sizes[static_cast<int>(type)];
 }
 
@@ -53,10 +53,13 @@ bool is_k_type(ArrangedType type) {
     return type == ArrangedType::q4_k || type == ArrangedType::q5_k || type == ArrangedType::q6_k;
 }
 
+bool has_fifth_bits(ArrangedType type) { return type == ArrangedType::q5_k || type == ArrangedType::q5_0; }
+bool is_e2m1(ArrangedType type) { return type == ArrangedType::mxfp4 || type == ArrangedType::nvfp4; }
+
 // q4_k and q5_k: two f16; 12 bytes of 6-bit scales and minima; q5_k: 32 bytes of high bits, bit g of byte i for weight i
 // of group g; 128 bytes of low halves, 64 weights in each 32 bytes.
 void read_q45(const uint8_t *block, bool has_fifth, bool with_codes, UnitRow &row) {
-    std::fill_n(row.d, 8, half_to_float(load<uint16_t>(block)));
+    std::fill_n(row.d, 16, half_to_float(load<uint16_t>(block)));
     row.d_min = half_to_float(load<uint16_t>(block + 2));
     const uint8_t *packed = block + 4, *fifth = block + 16, *low = block + (has_fifth ? 48 : 16);
     for (int g = 0; g < 8; ++g) {
@@ -71,7 +74,7 @@ void read_q45(const uint8_t *block, bool has_fifth, bool with_codes, UnitRow &ro
 
 // q6_k: cuda/row_product.cuh describes it.
 void read_q6(const uint8_t *block, bool with_codes, UnitRow &row) {
-    std::fill_n(row.d, 8, half_to_float(load<uint16_t>(block + 208)));
+    std::fill_n(row.d, 16, half_to_float(load<uint16_t>(block + 208)));
     for (int i = 0; i < 16; ++i) row.scales[i] = static_cast<int8_t>(block[192 + i]);
     for (int i = 0; with_codes && i < 256; ++i) {
         const int side = i / 128, group = i % 128 / 32, at = i % 32;
@@ -80,35 +83,60 @@ void read_q6(const uint8_t *block, bool with_codes, UnitRow &row) {
     }
 }
 
+// Types with blocks of 32: a scale, perhaps an f16 to add or 32 fifth bits, then weights i and i + 16 in byte i.
+void read_nibbles(ArrangedType type, const uint8_t *block, bool with_codes, UnitRow &row) {
+    const int n_bytes = block_bytes(type) / 8, head = n_bytes - 16;
+    for (int g = 0; g < 8; ++g) {
+        const uint8_t *own = block + g * n_bytes, *codes = own + head;
+        const float d =
+            type == ArrangedType::mxfp4 ? std::ldexp(1.0F, own[0] - 127) : half_to_float(load<uint16_t>(own));
+        row.d[2 * g] = row.d[2 * g + 1] = d;
+        if (type == ArrangedType::q4_1) row.added[g] = half_to_float(load<uint16_t>(own + 2));
+        const uint32_t fifth = type == ArrangedType::q5_0 ? load<uint32_t>(own + 2) : 0;
+        for (int i = 0; with_codes && i < 32; ++i)
+            row.codes[32 * g + i] = static_cast<uint8_t>((codes[i % 16] >> (i / 16 * 4) & 15) | (fifth >> i & 1) << 4);
+    }
+}
+
+// nvfp4: of 64 weights, four scales of e4m3 without a sign, then weights i and i + 8 of each 16 in byte i.
+void read_nvfp4(const uint8_t *block, bool with_codes, UnitRow &row) {
+    for (int i = 0; i < 16; ++i) {
+        const uint8_t *own = block + i / 4 * 36, bits = own[i % 4], *codes = own + 4 + i % 4 * 8;
+        const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+        row.d[i] = bits == 0x7F || bits == 0xFF ? 0.0F // not a number; zero as in ggml
+                   : exponent == 0              ? std::ldexp(static_cast<float>(mantissa), -9)
+                                                : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+        for (int j = 0; with_codes && j < 16; ++j) row.codes[16 * i + j] = codes[j % 8] >> (j / 8 * 4) & 15;
+    }
+}
+
 UnitRow read_unit(ArrangedType type, const uint8_t *block, bool with_codes = true) {
     UnitRow row{};
     if (type == ArrangedType::q4_k || type == ArrangedType::q5_k)
         read_q45(block, type == ArrangedType::q5_k, with_codes, row);
-    if (type == ArrangedType::q6_k) read_q6(block, with_codes, row);
-    if (type == ArrangedType::q8_0)
+    else if (type == ArrangedType::q6_k)
+        read_q6(block, with_codes, row);
+    else if (type == ArrangedType::nvfp4)
+        read_nvfp4(block, with_codes, row);
+    else if (type != ArrangedType::q8_0)
+        read_nibbles(type, block, with_codes, row);
+    else
         for (int g = 0; g < 8; ++g) {
-            row.d[g] = half_to_float(load<uint16_t>(block + 34 * g));
+            row.d[2 * g] = row.d[2 * g + 1] = half_to_float(load<uint16_t>(block + 34 * g));
             for (int i = 0; with_codes && i < 32; ++i)
                 row.codes[32 * g + i] = static_cast<uint8_t>(block[34 * g + 2 + i] + 128);
-        }
-    if (type == ArrangedType::q4_0 || type == ArrangedType::mxfp4)
-        for (int g = 0; g < 8; ++g) { // a scale, then weights i and i + 16 in byte i
-            const bool is_float = type == ArrangedType::mxfp4;
-            const uint8_t *own = block + g * (is_float ? 17 : 18), *codes = own + (is_float ? 1 : 2);
-            row.d[g] = is_float ? std::ldexp(1.0F, own[0] - 127) : half_to_float(load<uint16_t>(own));
-            for (int i = 0; with_codes && i < 32; ++i) row.codes[32 * g + i] = codes[i % 16] >> (i / 16 * 4) & 15;
         }
     return row;
 }
 
 // Where a row's scales are in a unit.
 int scales_at(ArrangedType type) {
-    constexpr int offsets[n_arranged_types] = {2048, 4096, 2048, 2560, 3072, 2048, 0};
+    constexpr int offsets[n_arranged_types] = {2048, 4096, 2048, 2560, 3072, 2048, 0, 2048, 2560, 2048};
     return offsets[static_cast<int>(type)];
 }
 
-// f16 numbers of mxfp4 are made by shifting bits and are too small by 2^14; its scales make up for that.
-float made_up(ArrangedType type) { return type == ArrangedType::mxfp4 ? 16384.0F : 1.0F; }
+// f16 numbers of e2m1 are made by shifting bits and are too small by 2^14; its scales make up for that.
+float made_up(ArrangedType type) { return is_e2m1(type) ? 16384.0F : 1.0F; }
 
 struct Place {
     int row, group, lane; // row within the strip; lane: of column 0 of 8
@@ -131,7 +159,7 @@ void write_codes(ArrangedType type, const uint8_t *codes, Place p, uint8_t *unit
         sixth |= static_cast<uint32_t>(high & 3) << (high_row * 8 + i / 2 * 2 + half);
     }
     store(unit + p.group / 2 * 512 + p.lane * 16 + p.group % 2 * 8 + high_row * 4, low);
-    if (type == ArrangedType::q5_k) add_bits(unit + 2048 + p.group / 2 * 128 + p.lane * 4, fifth);
+    if (has_fifth_bits(type)) add_bits(unit + 2048 + p.group / 2 * 128 + p.lane * 4, fifth);
     if (type == ArrangedType::q6_k) add_bits(unit + 2048 + p.group / 2 * 256 + p.lane * 8 + p.group % 2 * 4, sixth);
 }
 
@@ -147,19 +175,28 @@ void read_codes(ArrangedType type, const uint8_t *unit, Place p, uint8_t *codes)
     for (int i = 0; i < 8; ++i) {
         const int half = i % 2 * 16;
         uint32_t code = low >> (i / 2 * 4 + half) & 15;
-        if (type == ArrangedType::q5_k)
+        if (has_fifth_bits(type))
             code |= (load<uint32_t>(of_five) >> ((p.group % 2 * 2 + high_row) * 4 + i / 2 + half) & 1) << 4;
         if (type == ArrangedType::q6_k) code |= (load<uint32_t>(of_six) >> (high_row * 8 + i / 2 * 2 + half) & 3) << 4;
         codes[i] = static_cast<uint8_t>(code);
     }
 }
 
-// q4_0, q8_0, mxfp4: an f16 per row and group.  q4_k, q5_k: a byte of scale and one of minimum per row and group, then
+// q4_0, q5_0, q8_0, mxfp4: an f16 per row and group.  q4_1: as many again, which are added.  nvfp4: an f16 by row, half of
+// a group, and group.  q4_k, q5_k: a byte of scale and one of minimum per row and group, then
 // two f16 per row.  q6_k: a byte, 128 more than the scale, by row, half of a group, and group; then an f16 per row.
 void write_scales(ArrangedType type, const UnitRow &from, float inverse, int row, uint8_t *unit) {
     uint8_t *to = unit + scales_at(type);
+    if (type == ArrangedType::nvfp4) {
+        for (int i = 0; i < 16; ++i)
+            store(to + (row * 2 + i % 2) * 16 + i / 2 * 2, float_to_half(from.d[i] * inverse * made_up(type)));
+        return;
+    }
     if (!is_k_type(type)) {
-        for (int g = 0; g < 8; ++g) store(to + row * 16 + g * 2, float_to_half(from.d[g] * inverse * made_up(type)));
+        for (int g = 0; g < 8; ++g) {
+            store(to + row * 16 + g * 2, float_to_half(from.d[2 * g] * inverse * made_up(type)));
+            if (type == ArrangedType::q4_1) store(to + 256 + row * 16 + g * 2, float_to_half(from.added[g] * inverse));
+        }
         return;
     }
     if (type == ArrangedType::q6_k) {
@@ -182,7 +219,15 @@ struct Line {
 Line read_scale(ArrangedType type, const uint8_t *unit, int row, int i) {
     const uint8_t *from = unit + scales_at(type);
     const int g = i / 32;
-    if (!is_k_type(type)) return {half_to_float(load<uint16_t>(from + row * 16 + g * 2)) / made_up(type), 0};
+    if (type == ArrangedType::nvfp4) {
+        const uint8_t *own = from + (row * 2 + i % 32 / 16) * 16 + g * 2;
+        return {half_to_float(load<uint16_t>(own)) / made_up(type), 0};
+    }
+    if (!is_k_type(type)) {
+        const uint8_t *own = from + row * 16 + g * 2;
+        return {half_to_float(load<uint16_t>(own)) / made_up(type),
+                type == ArrangedType::q4_1 ? half_to_float(load<uint16_t>(own + 256)) : 0};
+    }
     if (type == ArrangedType::q6_k) {
         const int scale = from[(row * 2 + i % 32 / 16) * 8 + g] - 128;
         return {half_to_float(load<uint16_t>(from + 256 + row * 2)) * static_cast<float>(scale), 0};
@@ -196,26 +241,29 @@ float decoded(ArrangedType type, uint8_t code) {
     if (type == ArrangedType::q4_0) return static_cast<float>(code - 8);
     if (type == ArrangedType::q8_0) return static_cast<float>(code - 128);
     if (type == ArrangedType::q6_k) return static_cast<float>(code - 32);
+    if (type == ArrangedType::q5_0) return static_cast<float>(code - 16);
     constexpr float sizes[8] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
-    if (type == ArrangedType::mxfp4) return code < 8 ? sizes[code] : -sizes[code - 8];
+    if (is_e2m1(type)) return code < 8 ? sizes[code] : -sizes[code - 8];
     return code;
 }
 
 int64_t n_strips(int64_t n_out) { return (n_out + arranged_rows - 1) / arranged_rows; }
 
 // The power of two that brings the largest scale of a row to between 1/8 and 1/4, where neither it nor its products
-// with scales of groups leave the range of f16.
+// with scales of groups leave the range of f16.  With q4_1, what is added is much larger than scales, which have no
+// factors of their own: to between 512 and 1024, so that small scales keep their bits.
 float factor_of(ArrangedType type, const uint8_t *row, int64_t n_units) {
     float largest = 0;
     for (int64_t u = 0; u < n_units; ++u) {
         const UnitRow unit = read_unit(type, row + u * block_bytes(type), false);
         for (float d : unit.d) largest = std::max(largest, std::fabs(d));
+        for (float added : unit.added) largest = std::max(largest, std::fabs(added));
         largest = std::max(largest, std::fabs(unit.d_min));
     }
     if (largest == 0 || !std::isfinite(largest)) return 1;
     int exponent = 0;
     std::frexp(largest, &exponent);
-    return std::ldexp(1.0F, std::clamp(exponent + 2, -120, 120));
+    return std::ldexp(1.0F, std::clamp(exponent + (type == ArrangedType::q4_1 ? -10 : 2), -120, 120));
 }
 
 } // namespace
@@ -233,7 +281,7 @@ BatchPlan default_batch_plan(ArrangedType type, int64_t n_in, int64_t n_out) {
 }
 
 bool can_arrange(ArrangedType type, int64_t n_in, int64_t n_out) {
-    const int64_t columns = is_k_type(type) ? 256 : arranged_columns;
+    const int64_t columns = is_k_type(type) ? 256 : type == ArrangedType::nvfp4 ? 64 : arranged_columns;
     return n_in > 0 && n_out > 0 && n_in % columns == 0 && n_in <= 1 << 20 && n_out <= 1 << 24;
 }
 

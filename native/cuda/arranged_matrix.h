@@ -11,12 +11,12 @@
 
 namespace quire {
 
-enum class ArrangedType : int32_t { q4_0, q8_0, q4_k, q5_k, q6_k, mxfp4, bf16 };
-constexpr int n_arranged_types = 7, arranged_rows = 16, arranged_columns = 32;
+enum class ArrangedType : int32_t { q4_0, q8_0, q4_k, q5_k, q6_k, mxfp4, bf16, q4_1, q5_0, nvfp4 };
+constexpr int n_arranged_types = 10, arranged_rows = 16, arranged_columns = 32;
 
 constexpr int arranged_groups(ArrangedType type) { return type == ArrangedType::bf16 ? 4 : 8; }
 constexpr int unit_bytes(ArrangedType type) {
-    constexpr int sizes[n_arranged_types] = {2304, 4352, 2368, 2880, 3360, 2304, 4096};
+    constexpr int sizes[n_arranged_types] = {2304, 4352, 2368, 2880, 3360, 2304, 4096, 2560, 2816, 2560};
     return sizes[static_cast<int>(type)];
 }
 constexpr int64_t arranged_units(ArrangedType type, int64_t n_in) {

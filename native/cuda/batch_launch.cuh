@@ -31,6 +31,9 @@ template <class Use> void with_batch_kernel(quire::ArrangedType type, int varian
     if (type == ArrangedType::q6_k) with_variant<ArrangedQ6K>(variant, n_tiles, use);
     if (type == ArrangedType::mxfp4) with_variant<ArrangedMxfp4>(variant, n_tiles, use);
     if (type == ArrangedType::bf16) with_variant<ArrangedBf16>(variant, n_tiles, use);
+    if (type == ArrangedType::q4_1) with_variant<ArrangedQ41>(variant, n_tiles, use);
+    if (type == ArrangedType::q5_0) with_variant<ArrangedQ50>(variant, n_tiles, use);
+    if (type == ArrangedType::nvfp4) with_variant<ArrangedNvfp4>(variant, n_tiles, use);
 }
 
 inline int batch_shared_bytes(quire::ArrangedType type, int variant, int n_tiles) {

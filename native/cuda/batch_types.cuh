@@ -23,7 +23,7 @@ __device__ inline void load_scales(const char *scales, int first, int row, unsig
             words[h][i] = *reinterpret_cast<const unsigned *>(scales + (row + 8 * h) * 16 + first * 2 + 4 * i);
 }
 
-// The scales of q4_0, q8_0 and mxfp4: an f16 per group.
+// The scales of q4_0, q5_0, q8_0 and mxfp4: an f16 per group.
 template <int n> struct GroupScales {
     unsigned words[2][n / 2];
     __device__ static GroupScales load(const char *scales, int first, int lane) {
@@ -34,6 +34,11 @@ template <int n> struct GroupScales {
     __device__ unsigned scale(int h, int i) const {
         return i % 2 == 0 ? low_twice(words[h][i / 2]) : high_twice(words[h][i / 2]);
     }
+};
+
+// The scales of q4_1: an f16 per group, and one to add.
+template <int n> struct ScalesAndAdded {
+    GroupScales<n> scales, added;
 };
 
 // The scales of q4_k and q5_k: d * scale, and -d_min * minimum.
@@ -81,7 +86,30 @@ struct ArrangedQ4 {
     }
 };
 
+struct ArrangedQ41 : ArrangedQ4 {
+    static constexpr int unit_bytes = 2560;
+    template <int n> using Scales = ScalesAndAdded<n>;
+    template <int n> __device__ static Scales<n> scales(const char *unit, int first, int lane) {
+        return {GroupScales<n>::load(unit + 2048, first, lane), GroupScales<n>::load(unit + 2304, first, lane)};
+    }
+    template <int n>
+    __device__ static void fragments(const Scales<n> &scales, const Codes &codes, int i, unsigned (&a)[2][4]) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const unsigned scale = scales.scales.scale(h, i), added = scales.added.scale(h, i);
+            const unsigned of_row = word(codes, i, h);
+#pragma unroll
+            for (int p = 0; p < 4; ++p) {
+                const unsigned code = (of_row >> (4 * p) & 0x000F000FU) | pair_1024;
+                a[p / 2][p % 2 * 2 + h] = pair_fma(pair_subtract(code, pair_1024), scale, added);
+            }
+        }
+    }
+};
+
 // The bits of a code of e2m1, as those of an f16, are the number times 2 ^ -14; the scales make up for it.
+__device__ inline unsigned e2m1_pair(unsigned codes) { return (codes & 0x00070007U) << 9 | (codes & 0x00080008U) << 12; }
+
 struct ArrangedMxfp4 : ArrangedQ4 {
     template <int n>
     __device__ static void fragments(const Scales<n> &scales, const Codes &codes, int i, unsigned (&a)[2][4]) {
@@ -89,12 +117,25 @@ struct ArrangedMxfp4 : ArrangedQ4 {
         for (int h = 0; h < 2; ++h) {
             const unsigned scale = scales.scale(h, i), of_row = word(codes, i, h);
 #pragma unroll
-            for (int p = 0; p < 4; ++p) {
-                const unsigned code = of_row >> (4 * p);
-                const unsigned number = (code & 0x00070007U) << 9 | (code & 0x00080008U) << 12;
-                a[p / 2][p % 2 * 2 + h] = pair_multiply(number, scale);
-            }
+            for (int p = 0; p < 4; ++p) a[p / 2][p % 2 * 2 + h] = pair_multiply(e2m1_pair(of_row >> (4 * p)), scale);
         }
+    }
+};
+
+// A scale for each half of a group, and a lane's columns lie in one half.
+struct ArrangedNvfp4 : ArrangedMxfp4 {
+    static constexpr int unit_bytes = 2560;
+    template <int n> __device__ static GroupScales<n> scales(const char *unit, int first, int lane) {
+        GroupScales<n> made;
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int i = 0; i < n / 2; ++i) {
+                const int row = lane / 4 + 8 * h, half = lane % 4 / 2;
+                made.words[h][i] =
+                    *reinterpret_cast<const unsigned *>(unit + 2048 + (row * 2 + half) * 16 + first * 2 + 4 * i);
+            }
+        return made;
     }
 };
 
@@ -177,6 +218,33 @@ struct ArrangedQ5K {
                 const unsigned high = codes.high >> ((i % 2 * 2 + h) * 4 + p) & 0x00010001U;
                 const unsigned code = (of_row >> (4 * p) & 0x000F000FU) | high << 4 | pair_1024;
                 a[p / 2][p % 2 * 2 + h] = pair_fma(pair_subtract(code, pair_1024), scale, added);
+            }
+        }
+    }
+};
+
+struct ArrangedQ50 {
+    static constexpr int n_groups = 8, unit_bytes = 2816, together = 2;
+    static constexpr bool is_bf16 = false;
+    template <int n> using Scales = GroupScales<n>;
+    using Codes = ArrangedQ5K::Codes;
+    template <int n> __device__ static Scales<n> scales(const char *unit, int first, int lane) {
+        return Scales<n>::load(unit + 2560, first, lane);
+    }
+    __device__ static Codes codes(const char *unit, int group, int lane) {
+        return ArrangedQ5K::codes(unit, group, lane);
+    }
+    template <int n>
+    __device__ static void fragments(const Scales<n> &scales, const Codes &codes, int i, unsigned (&a)[2][4]) {
+        constexpr unsigned zero = 0x64106410U; // 1040
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const unsigned scale = scales.scale(h, i), of_row = ArrangedQ4::word(codes.low, i, h);
+#pragma unroll
+            for (int p = 0; p < 4; ++p) {
+                const unsigned high = codes.high >> ((i % 2 * 2 + h) * 4 + p) & 0x00010001U;
+                const unsigned code = (of_row >> (4 * p) & 0x000F000FU) | high << 4 | pair_1024;
+                a[p / 2][p % 2 * 2 + h] = pair_multiply(pair_subtract(code, zero), scale);
             }
         }
     }

@@ -12,7 +12,10 @@
 namespace quire {
 
 // Types for which there are kernels.
-constexpr bool is_expert_type(ArrangedType type) { return type != ArrangedType::q4_0 && type != ArrangedType::q5_k; }
+constexpr bool is_expert_type(ArrangedType type) {
+    return type == ArrangedType::q8_0 || type == ArrangedType::q4_k || type == ArrangedType::q6_k ||
+           type == ArrangedType::mxfp4 || type == ArrangedType::bf16;
+}
 
 struct ExpertLayer {
     static constexpr uint32_t magic_number = 0x51584C31;

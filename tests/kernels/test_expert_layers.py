@@ -12,7 +12,8 @@ from emulated_kernels import expert_kernels
 from quire._native.quant import dequantize, quantize
 
 Array = npt.NDArray[np.float32]
-TYPES = ["q4_0", "q8_0", "q4_k", "q5_k", "q6_k", "mxfp4", "bf16"]  # in the order of ArrangedType
+# In the order of ArrangedType.
+TYPES = ["q4_0", "q8_0", "q4_k", "q5_k", "q6_k", "mxfp4", "bf16", "q4_1", "q5_0", "nvfp4"]
 UNITS = ["silu", "gelu_tanh", "silu_limited"]
 ALPHA, LIMIT = 1.702, 2.5
 

@@ -28,6 +28,9 @@ std::optional<ArrangedType> arranged_type(DType dtype) {
     case DType::q6_k: return ArrangedType::q6_k;
     case DType::mxfp4: return ArrangedType::mxfp4;
     case DType::bf16: return ArrangedType::bf16;
+    case DType::q4_1: return ArrangedType::q4_1;
+    case DType::q5_0: return ArrangedType::q5_0;
+    case DType::nvfp4: return ArrangedType::nvfp4;
     default: return std::nullopt;
     }
 }
@@ -117,11 +120,10 @@ BatchPlans BatchPlans::parsed(const std::string &text) {
         if (is_of_expert) name = name.substr(std::string_view(of_experts).size());
         const std::optional<DType> dtype = dtype_from_name(name);
         const std::optional<ArrangedType> type = dtype ? arranged_type(*dtype) : std::nullopt;
-        const bool is_known = type && (!is_of_expert || is_expert_type(*type));
         const int n_variants = is_of_expert ? ExpertLayer::n_variants : n_batch_variants,
                   most_splits = is_of_expert ? 1 : most_batch_splits;
-        if (!is_read || words >> rest || !is_known || plan.variant < -1 || plan.variant >= n_variants ||
-            plan.n_splits < 1 || plan.n_splits > most_splits)
+        if (!is_read || words >> rest || !type || (is_of_expert && !is_expert_type(*type)) || plan.variant < -1 ||
+            plan.variant >= n_variants || plan.n_splits < 1 || plan.n_splits > most_splits)
             throw LoadError(variable,
                             cat("cannot read the line '", line, "': expected type n_in n_out variant n_splits"));
         found.plans_[{*type, n_in, n_out, is_of_expert}] = plan.variant < 0 ? std::nullopt : std::optional(plan);
