@@ -9,7 +9,8 @@ In this order, so that the most important results come first if time runs out:
 1. ``tune_kernels.py``: products of 2 to 64 rows against NumPy, then timed; the best plans go to OUT/kernels.txt.
    ``tune_experts.py``: layers of experts likewise.
 2. ``quire devices --check`` with these kernels.
-3. ``quire bench`` with ggml's products, with OUT/kernels.txt, and with cuBLAS for prompts from 128 and from 512 rows.
+3. ``quire bench`` with ggml's products, with OUT/kernels.txt, with attention of prompts by block tables, and with
+   cuBLAS for prompts from 128 and from 512 rows; with BF16 weights, also with single rows by Quire's kernels.
 4. ``torch_baseline.py`` with the same shapes and tests, if PyTorch is there.
 
 OUT/report.md is rewritten after each step.  ``--library`` and ``--experts`` are what ``tune_kernels.py --build`` and
@@ -33,11 +34,19 @@ from on_gpu import DRY, SHAPES, TINY, Machine, Report, Sizes, make_file
 
 HERE = Path(__file__).resolve().parent
 SIZES = Sizes((512,), (1, 8, 32), 64, 2)
-SETTINGS: dict[str, dict[str, str]] = {  # "TABLE" stands for the table's path
-    "ggml's products": {},
-    "kernels of 2 to 64 rows": {"QUIRE_BATCH_PRODUCTS": "TABLE"},
-    "cuBLAS from 128 rows": {"QUIRE_CUBLAS_ROWS": "128"},
-    "cuBLAS from 512 rows": {"QUIRE_CUBLAS_ROWS": "512"},
+SETTINGS: dict[str, dict[str, dict[str, str]]] = {  # by type of the weights; "TABLE" stands for the table's path
+    "Q4_K_M": {
+        "ggml's products": {},
+        "kernels of 2 to 64 rows": {"QUIRE_BATCH_PRODUCTS": "TABLE"},
+        "attention of prompts": {"QUIRE_PROMPT_ATTENTION": "1"},
+        "cuBLAS from 128 rows": {"QUIRE_CUBLAS_ROWS": "128"},
+        "cuBLAS from 512 rows": {"QUIRE_CUBLAS_ROWS": "512"},
+    },
+    "BF16": {  # only the smallest shape
+        "ggml's products": {},
+        "single rows": {"QUIRE_ROW_PRODUCTS": "1"},
+        "kernels of 2 to 64 rows": {"QUIRE_BATCH_PRODUCTS": "TABLE", "QUIRE_ROW_PRODUCTS": "1"},
+    },
 }
 
 
@@ -96,7 +105,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--library", type=Path, help="the kernels, built before")
     parser.add_argument("--experts", type=Path, help="the kernels for experts, built before")
     parser.add_argument("--shapes", default=",".join(shape.name for shape in reversed(SHAPES)))
-    parser.add_argument("--types", default="q4_k,q6_k,q8_0", help="types of matrices to tune for")
+    parser.add_argument("--types", default="q4_k,q6_k,q8_0,bf16", help="types of matrices to tune for")
     parser.add_argument("--minutes", type=float, default=9, help="start no other step after this time")
     parser.add_argument("--dry-run", action="store_true", help="a tiny shape on the CPU, to test the script")
     options = parser.parse_args(arguments)
@@ -119,17 +128,19 @@ def main(arguments: list[str] | None = None) -> None:
     of_experts += ["--emulate", "--types", "q4_k:q4_k"] if is_dry else ["--seconds", "40"]
     step("tune experts", lambda: report.run("tune-experts", of_experts, machine.timeout_s))
     if not is_dry:
-        with environment({"QUIRE_BATCH_PRODUCTS": "1"}):
+        every = dict.fromkeys(("QUIRE_BATCH_PRODUCTS", "QUIRE_ROW_PRODUCTS", "QUIRE_PROMPT_ATTENTION"), "1")
+        with environment(every):
             check = [sys.executable, "-m", "quire", "devices", "--check", "--device", machine.device]
             step("check", lambda: report.run("check", check, machine.timeout_s))
-    for shape in shapes:
-        file = options.out / f"{shape.name}-Q4_K_M.gguf"
-        step(f"make {file.name}", lambda s=shape, f=file: make_file(s, "Q4_K_M", f))  # type: ignore[misc]
-        for name, wanted in SETTINGS.items():
-            if "TABLE" in wanted.values() and not table.is_file():
-                continue
-            with environment({key: str(table) if value == "TABLE" else value for key, value in wanted.items()}):
-                step(f"{file.stem}, {name}", lambda f=file, n=name: bench(report, machine, f, n))  # type: ignore[misc]
+    for mix, settings in SETTINGS.items():
+        for shape in shapes if mix == "Q4_K_M" else [min(shapes, key=lambda shape: shape.dim)]:
+            file = options.out / f"{shape.name}-{mix}.gguf"
+            step(f"make {file.name}", lambda s=shape, m=mix, f=file: make_file(s, m, f))  # type: ignore[misc]
+            for name, wanted in settings.items():
+                if "TABLE" in wanted.values() and not table.is_file():
+                    continue
+                with environment({key: str(table) if value == "TABLE" else value for key, value in wanted.items()}):
+                    step(f"{file.stem}, {name}", lambda f=file, n=name: bench(report, machine, f, n))  # type: ignore[misc]
     for shape in shapes if importlib.util.find_spec("torch") else ():
         step(f"torch {shape.name}", lambda s=shape.name: torch_rows(report, machine, s))  # type: ignore[misc]
     report.write()

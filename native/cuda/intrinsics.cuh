@@ -47,6 +47,20 @@ template <int may_be_left> __device__ inline void wait_for_copies() {
 #endif
 }
 
+// Four matrices of 8 x 8 numbers of 16 bits from shared memory, transposed, as `mma`'s second operand.  Lane l gives the
+// address of row l % 8 of matrix l / 8.
+__device__ inline void load_transposed(const char *row, unsigned (&out)[4]) {
+#if __CUDA_ARCH__ >= 750
+    const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(shared)
+                 : "memory");
+#else
+    __trap();
+#endif
+}
+
 // Adds the product of 16 x 16 and 16 x 8 numbers to the sums.  BF16 needs Ampere; before it, f16 takes two steps.
 template <bool is_bf16>
 __device__ inline void multiply_add(float (&sums)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {

@@ -3,6 +3,7 @@
 #include "cuda/cache_heads.h"
 #include "cuda/expert_operations.cuh"
 #include "cuda/paged_attention.h"
+#include "cuda/prompt_attention.h"
 #include "cuda/row_product.h"
 
 #include <cstdlib>
@@ -13,6 +14,7 @@
 // The kernels need the functions above.
 #include "cuda/cache_heads.cuh"
 #include "cuda/paged_attention.cuh"
+#include "cuda/prompt_attention.cuh"
 #include "cuda/row_product.cuh"
 
 namespace {
@@ -93,6 +95,50 @@ void compute_attention(ggml_backend_cuda_context &ctx, ggml_tensor *dst, const P
         attend<quire_cuda::bf16_t>(args, head_dim, static_cast<int>(n_rows), ctx.stream());
 }
 
+bool prompt_supported(int cc, const ggml_tensor *op, const quire::PromptAttention &params) {
+    if (!attention_supported(op) || op->src[0]->ne[0] > 128 || params.stream_rows < 1) return false;
+    const int needed = op->src[1]->type == GGML_TYPE_BF16 ? GGML_CUDA_CC_AMPERE : GGML_CUDA_CC_TURING;
+    const int64_t n_streams = op->src[3]->ne[1];
+    return cc >= needed && n_streams <= 65535 && op->src[0]->ne[2] == n_streams * params.stream_rows;
+}
+
+template <class T, int D> void attend_prompt(const quire_cuda::PromptArgs &args, int n_streams, cudaStream_t stream) {
+    constexpr int rows = quire_cuda::prompt_rows, n_bytes = quire_cuda::PromptMemory<D>::total_bytes;
+    static_assert(n_bytes + rows * 2 * sizeof(int) <= 48 * 1024);
+    const dim3 grid((args.stream_rows + rows - 1) / rows, args.n_head, n_streams);
+    quire_cuda::attend_prompt<T, D><<<grid, quire_cuda::prompt_threads, n_bytes, stream>>>(args);
+}
+
+template <class T> void attend_prompt(const quire_cuda::PromptArgs &args, int64_t head_dim, int n_streams, cudaStream_t stream) {
+    if (head_dim == 64) return attend_prompt<T, 64>(args, n_streams, stream);
+    attend_prompt<T, 128>(args, n_streams, stream);
+}
+
+void compute_prompt(ggml_backend_cuda_context &ctx, ggml_tensor *dst, const quire::PromptAttention &params) {
+    const ggml_tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2], *tables = dst->src[3], *sinks = dst->src[5];
+    quire_cuda::PromptArgs args{};
+    args.q = static_cast<const float *>(q->data);
+    args.k = static_cast<const char *>(k->data);
+    args.v = static_cast<const char *>(v->data);
+    args.k_token_bytes = k->nb[1];
+    args.v_token_bytes = v->nb[1];
+    args.tables = static_cast<const int *>(tables->data);
+    args.spans = static_cast<const int *>(dst->src[4]->data);
+    args.sinks = sinks == nullptr ? nullptr : static_cast<const float *>(sinks->data);
+    args.out = static_cast<float *>(dst->data);
+    args.n_blocks = static_cast<int>(tables->ne[0]);
+    args.n_head = static_cast<int>(q->ne[1]);
+    args.n_kv_head = static_cast<int>(k->ne[0] / q->ne[0]);
+    args.stream_rows = params.stream_rows;
+    args.scale = params.scale;
+    args.soft_cap = params.soft_cap;
+    const auto n_streams = static_cast<int>(tables->ne[1]);
+    if (k->type == GGML_TYPE_F16)
+        attend_prompt<half>(args, q->ne[0], n_streams, ctx.stream());
+    else
+        attend_prompt<quire_cuda::bf16_t>(args, q->ne[0], n_streams, ctx.stream());
+}
+
 // True if the heads of a row are contiguous.
 bool are_heads(const ggml_tensor *x) {
     return x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->nb[1] == x->ne[0] * sizeof(float) &&
@@ -148,11 +194,26 @@ void compute_heads(ggml_backend_cuda_context &ctx, ggml_tensor *dst, const quire
     quire_cuda::cache_heads<<<grid, 32 * quire_cuda::heads_together, 0, ctx.stream()>>>(args);
 }
 
+// Calls use(W()) with the type of the matrix; false if there is none.
+template <class Use> bool with_product_type(ggml_type type, const Use &use) {
+    if (type == GGML_TYPE_Q4_0) return use(quire_cuda::Q4()), true;
+    if (type == GGML_TYPE_Q8_0) return use(quire_cuda::Q8()), true;
+    if (type == GGML_TYPE_Q4_K) return use(quire_cuda::Q4K()), true;
+    if (type == GGML_TYPE_Q5_K) return use(quire_cuda::Q5K()), true;
+    if (type == GGML_TYPE_Q6_K) return use(quire_cuda::Q6K()), true;
+    if (type == GGML_TYPE_F16) return use(quire_cuda::Wide<half>()), true;
+    if (type == GGML_TYPE_BF16) return use(quire_cuda::Wide<quire_cuda::bf16_t>()), true;
+    return false;
+}
+
 bool is_product_matrix(const ggml_tensor *matrix) {
-    const bool is_known =
-        matrix->type == GGML_TYPE_Q4_K || matrix->type == GGML_TYPE_Q6_K || matrix->type == GGML_TYPE_Q8_0;
-    return is_known && matrix->ne[0] % quire_cuda::weights_together == 0 && ggml_is_contiguous(matrix) &&
-           ggml_nrows(matrix) == matrix->ne[1] && matrix->ne[0] <= 32768;
+    constexpr size_t most_bytes = 48 * 1024; // shared memory without asking for more
+    size_t bytes = most_bytes + 1;
+    with_product_type(matrix->type, [&](auto w) {
+        bytes = quire_cuda::product_shared_bytes<decltype(w)>(static_cast<int>(matrix->ne[0]));
+    });
+    return matrix->ne[0] <= 32768 && bytes + 1024 <= most_bytes && matrix->ne[0] % quire_cuda::weights_together == 0 &&
+           ggml_is_contiguous(matrix) && ggml_nrows(matrix) == matrix->ne[1];
 }
 
 bool product_supported(const ggml_tensor *op) {
@@ -169,7 +230,7 @@ template <class W> void multiply(const quire_cuda::ProductArgs &args, int device
     const int per_block = quire_cuda::product_warps, most = ggml_cuda_info().devices[device].nsm * quire_cuda::product_blocks;
     const int n_blocks = std::min((args.n_out + per_block - 1) / per_block, most);
     quire_cuda::multiply_row<W>
-        <<<n_blocks, 32 * per_block, quire_cuda::product_shared_bytes(args.n_in), stream>>>(args);
+        <<<n_blocks, 32 * per_block, quire_cuda::product_shared_bytes<W>(args.n_in), stream>>>(args);
 }
 
 void compute_product(ggml_backend_cuda_context &ctx, ggml_tensor *dst, const quire::RowProduct &params) {
@@ -188,12 +249,7 @@ void compute_product(ggml_backend_cuda_context &ctx, ggml_tensor *dst, const qui
     args.is_normed = params.is_normed;
     args.gate = params.gate;
     args.eps = params.eps;
-    if (matrix->type == GGML_TYPE_Q4_K)
-        multiply<quire_cuda::Q4K>(args, ctx.device, ctx.stream());
-    else if (matrix->type == GGML_TYPE_Q8_0)
-        multiply<quire_cuda::Q8>(args, ctx.device, ctx.stream());
-    else
-        multiply<quire_cuda::Q6K>(args, ctx.device, ctx.stream());
+    with_product_type(matrix->type, [&](auto w) { multiply<decltype(w)>(args, ctx.device, ctx.stream()); });
 }
 
 } // namespace
@@ -202,6 +258,7 @@ bool quire_cuda_supports(int device, const ggml_tensor *op) {
     const int cc = ggml_cuda_info().devices[device].cc;
     if (!GGML_CUDA_CC_IS_NVIDIA(cc) || cc < GGML_CUDA_CC_VOLTA) return false;
     if (PagedAttention params; quire::get_params(op, params)) return attention_supported(op);
+    if (quire::PromptAttention params; quire::get_params(op, params)) return prompt_supported(cc, op, params);
     if (quire::CacheHeads params; quire::get_params(op, params)) return heads_supported(op, params);
     if (quire::RowProduct params; quire::get_params(op, params)) return product_supported(op);
     if (quire::BatchProduct params; quire::get_params(op, params)) return quire_batch_supported(device, op, params);
@@ -212,6 +269,8 @@ bool quire_cuda_supports(int device, const ggml_tensor *op) {
 bool quire_cuda_compute(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
     if (PagedAttention params; quire::get_params(dst, params))
         compute_attention(ctx, dst, params);
+    else if (quire::PromptAttention params; quire::get_params(dst, params))
+        compute_prompt(ctx, dst, params);
     else if (quire::CacheHeads params; quire::get_params(dst, params))
         compute_heads(ctx, dst, params);
     else if (quire::RowProduct params; quire::get_params(dst, params))

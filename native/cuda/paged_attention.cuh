@@ -34,26 +34,6 @@ __host__ __device__ inline int split_tokens(int n_tokens) {
     return n;
 }
 
-template <class T> __device__ inline void unpack(uint4 bytes, float (&out)[8]);
-template <> __device__ inline void unpack<half>(uint4 bytes, float (&out)[8]) {
-    const unsigned words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const float2 pair = halves_to_floats(words[i]);
-        out[2 * i] = pair.x;
-        out[2 * i + 1] = pair.y;
-    }
-}
-struct bf16_t {};
-template <> __device__ inline void unpack<bf16_t>(uint4 bytes, float (&out)[8]) {
-    const unsigned words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        out[2 * i] = __uint_as_float(words[i] << 16);
-        out[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000U);
-    }
-}
-
 // Grid: splits, then kv heads times parts of the query heads that share one, then rows.
 template <class T, int D, int H> __global__ void __launch_bounds__(32 * n_warps) attend_splits(PagedArgs a) {
     constexpr int token_lanes = D / 8, together = 32 / token_lanes, n_loads = warp_tokens / together;

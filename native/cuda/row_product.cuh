@@ -1,14 +1,17 @@
 // The kernels for cuda/row_product.h, products of one row.  A warp takes rows of the matrix one by one.  Every thread
 // block rounds the row of activations to 8 bits in blocks of 32 itself, like ggml, while its first weights are being
-// loaded.
+// loaded.  With matrices of BF16 and F16, activations stay floats.
+//
+// A type of matrix has blocks of 256 weights that eight lanes share, `part` 0 to 7, and `loads`: blocks that a lane loads
+// before it multiplies.  `place` is where an activation lies in its block, so that neighbouring lanes read neighbouring
+// bytes.
 #pragma once
 
 #include "cuda/lanes.cuh"
 
 namespace quire_cuda {
 
-// weights_together: weights in a block of the K types.  loads_together: blocks that a lane loads before it multiplies.
-constexpr int product_warps = 8, product_blocks = 3, weights_together = 256, loads_together = 4;
+constexpr int product_warps = 8, product_blocks = 3, weights_together = 256;
 
 struct ProductArgs {
     const char *matrix, *second; // second may be null
@@ -19,19 +22,22 @@ struct ProductArgs {
     float eps;
 };
 
-// Shared memory: 8-bit codes, a scale per 32 of them, and a sum per 16, times the scale.
-inline size_t product_shared_bytes(int n_in) { return static_cast<size_t>(n_in) * (1 + 4.0 / 32 + 4.0 / 16); }
+// Shared memory: 8-bit codes, a scale per 32 of them, and a sum per 16, times the scale; or floats.
+template <class W> size_t product_shared_bytes(int n_in) {
+    return static_cast<size_t>(n_in) * (W::has_floats ? 4.0 : 1 + 4.0 / 32 + 4.0 / 16);
+}
 
 struct Activations {
-    const char *codes; // each block at `place` of the weights' type, so that neighbouring lanes read neighbouring bytes
-    const float *scales, *sums;
+    const char *codes;
+    const float *scales, *sums, *floats;
 };
 
 // q4_K: two f16; 12 bytes with 6-bit scales and minima of eight groups of 32 weights; then 128 bytes of 4-bit codes,
 // where each 32 bytes hold 32 weights in their low halves and the next 32 in their high halves.  Eight lanes share a
 // block.
 struct Q4K {
-    static constexpr int block_bytes = 144;
+    static constexpr int block_bytes = 144, loads = 4;
+    static constexpr bool has_floats = false;
     struct Loaded {
         uint4 head, codes;
     };
@@ -41,9 +47,20 @@ struct Q4K {
     }
     // `first` is the index of the block's first activation.
     __device__ static float dot(const Loaded &w, int part, const Activations &x, int first) {
+        const unsigned words[4] = {w.codes.x, w.codes.y, w.codes.z, w.codes.w};
+        unsigned low[4], high[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            low[i] = words[i] & 0x0F0F0F0FU;
+            high[i] = words[i] >> 4 & 0x0F0F0F0FU;
+        }
+        return with_scales(w.head, low, high, part, x, first);
+    }
+    __device__ static float with_scales(const uint4 &head, const unsigned (&codes_low)[4], const unsigned (&codes_high)[4],
+                                        int part, const Activations &x, int first) {
         const int pair = part / 2, half = part % 2; // which 64 weights, and which 16 of each 32 of them
-        const unsigned shorts[6] = {w.head.y & 0xFFFFU, w.head.y >> 16, w.head.z & 0xFFFFU,
-                                    w.head.z >> 16,     w.head.w & 0xFFFFU, w.head.w >> 16};
+        const unsigned shorts[6] = {head.y & 0xFFFFU, head.y >> 16, head.z & 0xFFFFU,
+                                    head.z >> 16,     head.w & 0xFFFFU, head.w >> 16};
         unsigned scales, minima; // two numbers of 8 bits each
         if (pair == 0) {
             scales = shorts[0] & 0x3F3FU;
@@ -57,9 +74,8 @@ struct Q4K {
             scales = (low & 0x0F0FU) | (high & 0xC0C0U) >> 2;
             minima = (low >> 4 & 0x0F0FU) | (high_minima & 0xC0C0U) >> 2;
         }
-        const float2 of_block = halves_to_floats(w.head.x);
+        const float2 of_block = halves_to_floats(head.x);
         const int at = first + 64 * pair + 16 * half;
-        const unsigned words[4] = {w.codes.x, w.codes.y, w.codes.z, w.codes.w};
         const int4 of_low = *reinterpret_cast<const int4 *>(x.codes + first + 16 * part),
                    of_high = *reinterpret_cast<const int4 *>(x.codes + first + 128 + 16 * part);
         const int x_low[4] = {of_low.x, of_low.y, of_low.z, of_low.w},
@@ -67,8 +83,8 @@ struct Q4K {
         int low = 0, high = 0;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            low = __dp4a(static_cast<int>(words[i] & 0x0F0F0F0FU), x_low[i], low);
-            high = __dp4a(static_cast<int>(words[i] >> 4 & 0x0F0F0F0FU), x_high[i], high);
+            low = __dp4a(static_cast<int>(codes_low[i]), x_low[i], low);
+            high = __dp4a(static_cast<int>(codes_high[i]), x_high[i], high);
         }
         const float scaled = static_cast<float>(scales & 0xFFU) * static_cast<float>(low) * x.scales[at / 32] +
                              static_cast<float>(scales >> 8) * static_cast<float>(high) * x.scales[at / 32 + 1];
@@ -78,11 +94,37 @@ struct Q4K {
     }
 };
 
+// q5_K: the head of q4_K; 32 bytes with the fifth bits, bit g of byte i for weight i of group g; then as q4_K.
+struct Q5K {
+    static constexpr int block_bytes = 176, loads = 2;
+    static constexpr bool has_floats = false;
+    struct Loaded {
+        uint4 head, codes, fifth;
+    };
+    __device__ static int place(int i) { return Q4K::place(i); }
+    __device__ static Loaded load(const char *block, int part) {
+        return {load_once(block), load_once(block + 48 + 16 * part), load_once(block + 16 + part % 2 * 16)};
+    }
+    __device__ static float dot(const Loaded &w, int part, const Activations &x, int first) {
+        const unsigned words[4] = {w.codes.x, w.codes.y, w.codes.z, w.codes.w},
+                       bits[4] = {w.fifth.x, w.fifth.y, w.fifth.z, w.fifth.w};
+        unsigned low[4], high[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const unsigned fifths = bits[i] >> (part / 2 * 2); // bits of the lower group, then of the upper
+            low[i] = (words[i] & 0x0F0F0F0FU) | (fifths & 0x01010101U) << 4;
+            high[i] = (words[i] >> 4 & 0x0F0F0F0FU) | (fifths >> 1 & 0x01010101U) << 4;
+        }
+        return Q4K::with_scales(w.head, low, high, part, x, first);
+    }
+};
+
 // q6_K: 128 bytes with the low 4 bits, 64 with the high 2, 16 scales of 8 bits and an f16.  In each half of 128
 // weights, byte i < 64 has the low bits of weights i and 64 + i, and bits 2 g and 2 g + 1 of high byte i < 32 belong to
 // weight 32 g + i.  Blocks are 2-byte aligned.
 struct Q6K {
-    static constexpr int block_bytes = 210;
+    static constexpr int block_bytes = 210, loads = 4;
+    static constexpr bool has_floats = false;
     struct Loaded {
         unsigned low[4], high[2]; // of 32 weights: twice 16, in low and in high halves
         short scales[2];
@@ -136,7 +178,8 @@ struct Q6K {
 
 // q8_0: an f16, then 32 codes of 8 bits.  A lane takes one of eight blocks, which are 2-byte aligned.
 struct Q8 {
-    static constexpr int block_bytes = 8 * 34;
+    static constexpr int block_bytes = 8 * 34, loads = 4;
+    static constexpr bool has_floats = false;
     struct Loaded {
         unsigned codes[8];
         unsigned short scale;
@@ -161,6 +204,68 @@ struct Q8 {
     }
 };
 
+// q4_0: an f16, then 16 bytes with weights i in the low and i + 16 in the high halves.  A lane takes one of eight blocks,
+// which are 2-byte aligned.
+struct Q4 {
+    static constexpr int block_bytes = 8 * 18, loads = 4;
+    static constexpr bool has_floats = false;
+    struct Loaded {
+        unsigned codes[4];
+        unsigned short scale;
+    };
+    __device__ static int place(int i) { return Q8::place(i); }
+    __device__ static Loaded load(const char *block, int part) {
+        const char *own = block + 18 * part;
+        Loaded w{};
+        w.scale = *reinterpret_cast<const unsigned short *>(own);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) w.codes[i] = Q6K::word(own + 2 + 4 * i);
+        return w;
+    }
+    __device__ static float dot(const Loaded &w, int part, const Activations &x, int first) {
+        const int4 begin = *reinterpret_cast<const int4 *>(x.codes + first + 16 * part),
+                   end = *reinterpret_cast<const int4 *>(x.codes + first + 128 + 16 * part);
+        const int low[4] = {begin.x, begin.y, begin.z, begin.w}, high[4] = {end.x, end.y, end.z, end.w};
+        int sum = 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            sum = __dp4a(static_cast<int>(w.codes[i] & 0x0F0F0F0FU), low[i], sum);
+            sum = __dp4a(static_cast<int>(w.codes[i] >> 4 & 0x0F0F0F0FU), high[i], sum);
+        }
+        const int at = first / 16 + 2 * part;
+        const float lifted = 8.0F * (x.sums[at] + x.sums[at + 1]);
+        return halves_to_floats(w.scale).x * (static_cast<float>(sum) * x.scales[first / 32 + part] - lifted);
+    }
+};
+
+// Numbers of 16 bits.
+template <class T> struct Wide {
+    static constexpr int block_bytes = 512, loads = 2;
+    static constexpr bool has_floats = true;
+    struct Loaded {
+        uint4 numbers[4]; // 64 weights apart
+    };
+    __device__ static int place(int i) { return i / 64 * 64 + i % 8 / 4 * 32 + i / 8 % 8 * 4 + i % 4; }
+    __device__ static Loaded load(const char *block, int part) {
+        Loaded w{};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) w.numbers[j] = load_once(block + (8 * j + part) * 16);
+        return w;
+    }
+    __device__ static float dot(const Loaded &w, int part, const Activations &x, int first) {
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            float weights[8];
+            unpack<T>(w.numbers[j], weights);
+            const float *begin = x.floats + first + 64 * j + 4 * part;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) sum += weights[i] * begin[i / 4 * 32 + i % 4];
+        }
+        return sum;
+    }
+};
+
 __device__ inline float activated(float x, int gate) {
     if (gate == 1) return x / (1.0F + expf(-x));
     return 0.5F * x * (1.0F + tanhf(0.79788456F * x * (1.0F + 0.044715F * x * x)));
@@ -169,6 +274,7 @@ __device__ inline float activated(float x, int gate) {
 // Norm and round x into shared memory.
 template <class W> __device__ inline Activations round_row(const ProductArgs &a, char *shared, float *warp_sums) {
     char *codes = shared;
+    auto *floats = reinterpret_cast<float *>(shared);
     auto *scales = reinterpret_cast<float *>(shared + a.n_in), *sums = scales + a.n_in / 32;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float scale = 1;
@@ -190,11 +296,16 @@ template <class W> __device__ inline Activations round_row(const ProductArgs &a,
             y[j] = a.x[i + j] * scale * (a.norm == nullptr ? 1.0F : a.norm[i + j]);
             largest = fmaxf(largest, fabsf(y[j]));
         }
+        const int block = i / weights_together * weights_together, at = block + W::place(i % weights_together);
+        if (W::has_floats) {
+            for (int j = 0; j < 4; ++j) floats[at + j] = y[j];
+            continue;
+        }
         largest = lanes_max(largest, 1, 8);
         const float step = largest / 127.0F, inverse = largest > 0 ? 127.0F / largest : 0.0F;
         for (int j = 0; j < 4; ++j) {
             const int code = static_cast<int>(rintf(y[j] * inverse));
-            codes[i / weights_together * weights_together + W::place(i % weights_together) + j] = static_cast<char>(code);
+            codes[at + j] = static_cast<char>(code);
             sum += static_cast<float>(code);
         }
         sum = lanes_sum(sum, 1, 4);
@@ -202,7 +313,7 @@ template <class W> __device__ inline Activations round_row(const ProductArgs &a,
         if (lane % 4 == 0) sums[i / 16] = sum * step;
     }
     __syncthreads();
-    return {codes, scales, sums};
+    return {codes, scales, sums, floats};
 }
 
 // Grid: any number of blocks; dynamic shared memory.
@@ -215,10 +326,10 @@ template <class W> __global__ void __launch_bounds__(32 * product_warps, product
     auto block_at = [&](const char *matrix, int of_row, int block) {
         return matrix + static_cast<size_t>(of_row) * a.row_bytes + static_cast<size_t>(block) * W::block_bytes;
     };
-    typename W::Loaded loaded[loads_together];
+    typename W::Loaded loaded[W::loads];
     auto fetch = [&](const char *matrix, int of_row, int block) {
 #pragma unroll
-        for (int i = 0; i < loads_together; ++i)
+        for (int i = 0; i < W::loads; ++i)
             if (block + 4 * i < n_blocks) loaded[i] = W::load(block_at(matrix, of_row, block + 4 * i), part);
     };
     if (row < a.n_out) fetch(a.matrix, row, own);
@@ -228,10 +339,10 @@ template <class W> __global__ void __launch_bounds__(32 * product_warps, product
         for (int m = 0; m < (a.second == nullptr ? 1 : 2); ++m) {
             const char *matrix = m == 0 ? a.matrix : a.second;
             float sum = 0;
-            for (int block = own; block < n_blocks; block += 4 * loads_together) {
+            for (int block = own; block < n_blocks; block += 4 * W::loads) {
                 if (!is_first || m > 0 || block > own) fetch(matrix, row, block);
 #pragma unroll
-                for (int i = 0; i < loads_together; ++i)
+                for (int i = 0; i < W::loads; ++i)
                     if (block + 4 * i < n_blocks)
                         sum += W::dot(loaded[i], part, x, (block + 4 * i) * weights_together);
             }

@@ -2,7 +2,7 @@
 // of one row reads each weight once, so it is limited by memory bandwidth unless it waits for kernel launches.  On the
 // CPU graph/stock/own_nodes.cpp computes it, on CUDA cuda/row_product.cuh.
 //
-// Sources: 0 a matrix {n_in, n_out} of q4_K, q6_K or q8_0; 1 x f32 {n_in}; 2 the weight of an RMS norm f32 {n_in},
+// Sources: 0 a matrix {n_in, n_out} of q4_0, q8_0, q4_K, q5_K, q6_K, f16 or bf16; 1 x f32 {n_in}; 2 the weight of an RMS norm f32 {n_in},
 // optional; 3 a summand f32 {n_out}, optional; 4 a second matrix, whose products are multiplied by the first one's
 // activated products, optional.  Result: f32 {n_out}.
 #pragma once

@@ -39,6 +39,17 @@ def test_steps_equal_numpy(name: str, lacks: tuple[str, ...], counting: Counting
     assert (counting.launches("SET_ROWS") == 0) == (name != "latent")
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_prompts_follow_block_tables_on_request(
+    name: str, counting: CountingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_PROMPT_ATTENTION", "1")
+    made = Sequences(VARIANTS[name], counting)
+    counting.reset()
+    check_steps(made, VARIANTS[name])
+    assert (counting.launches("FLASH_ATTN_EXT") == 0) == (name != "latent")
+
+
 @pytest.mark.parametrize(("n_streams", "n_tokens"), [(1, 1000), (32, 250)])
 def test_a_step_reads_only_visible_blocks(n_streams: int, n_tokens: int, counting: CountingDevice) -> None:
     made = filled(counting, n_streams, n_tokens, 1024)
@@ -175,7 +186,28 @@ def test_single_row_products_are_fused_with_neighbours(dtype: str, counting: Cou
             assert (counting.launches("MUL_MAT"), counting.launches("GLU")) == (5, 1)
 
 
-@pytest.mark.parametrize("dtype", ["q4_k", "q8_0"])
+@pytest.mark.parametrize("dtype", ["q4_0", "q5_k", "bf16", "f16"])
+def test_more_types_of_a_single_row_are_fused_on_request(
+    dtype: str, counting: CountingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = []
+    for setting in ("0", "1"):
+        monkeypatch.setenv("QUIRE_ROW_PRODUCTS", setting)
+        options: dict[str, object] = {"max_rows": 96, "kv_dtype": "f16", "traced": quantized_layer(dtype)}
+        made = Sequences(Variant(), counting, **options)  # type: ignore[arg-type]
+        cpu = Sequences(Variant(), SimpleNamespace(device=find_device("CPU")), **options)  # type: ignore[arg-type]
+        for sequences in (made, cpu):
+            sequences.add(tokens_of(10, 1))
+        for n in (9, 1):
+            counting.reset()
+            found, expected = made.step([(0, n)])[0], cpu.step([(0, n)])[0]
+            assert np.linalg.norm(found - expected) < 2e-2 * np.linalg.norm(expected)
+        kernels.append(counting.counts().launches)
+        assert (counting.launches("MUL_MAT") == 0) == (setting == "1")
+    assert kernels == [19, 11]
+
+
+@pytest.mark.parametrize("dtype", ["q4_k", "q8_0", "q4_1", "q5_0", "nvfp4"])
 def test_few_rows_are_multiplied_by_arranged_matrices(
     dtype: str, counting: CountingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,9 +221,12 @@ def test_few_rows_are_multiplied_by_arranged_matrices(
         counting.reset()
         found, expected = made.step([(0, n)])[0], cpu.step([(0, n)])[0]
         assert np.linalg.norm(found - expected) < 2e-2 * np.linalg.norm(expected)
-        # The last norm is left, which is the hidden state.
-        assert (counting.launches("MUL_MAT"), counting.launches("RMS_NORM")) == ((5, 3) if n == 70 else (0, 1))
-        assert counting.launches("ADD") == (2 if n == 70 else 0)
+        # The last norm is left, which is the hidden state.  A single row of the other types is ggml's.
+        by_ggml = n == 70 or (n == 1 and dtype not in ("q4_k", "q8_0"))
+        assert (counting.launches("MUL_MAT") > 0, counting.launches("RMS_NORM")) == (
+            (True, 3) if by_ggml else (False, 1)
+        )
+        assert counting.launches("ADD") == (2 if by_ggml else 0)
 
 
 @pytest.mark.parametrize(

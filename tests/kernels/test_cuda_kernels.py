@@ -104,6 +104,85 @@ def test_the_kernels_equal_numpy_in_any_order_of_threads(
     np.testing.assert_array_equal(results[0], results[2])
 
 
+class PromptArgs(ctypes.Structure):
+    """``PromptArgs`` of native/cuda/prompt_attention.cuh."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v")),
+        *((name, ctypes.c_size_t) for name in ("k_token_bytes", "v_token_bytes")),
+        *((name, ctypes.c_void_p) for name in ("tables", "spans", "sinks", "out")),
+        *((name, ctypes.c_int) for name in ("n_blocks", "n_head", "n_kv_head", "stream_rows")),
+        *((name, ctypes.c_float) for name in ("scale", "soft_cap")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "dtype", "n_head", "n_kv_head", "cap", "has_sinks", "window"),
+    [
+        (64, "f16", 2, 1, 0.0, True, 1000),
+        (128, "bf16", 1, 1, 5.0, False, 1000),
+        (128, "f16", 2, 2, 0.0, False, 40),  # a sliding window
+    ],
+)
+def test_prompts_follow_block_tables(
+    kernels: ctypes.CDLL,
+    head_dim: int,
+    dtype: str,
+    n_head: int,
+    n_kv_head: int,
+    cap: float,
+    has_sinks: bool,
+    window: int,
+) -> None:
+    random = np.random.default_rng(head_dim)
+    n_rows, done = (70, 20), (33, 0)  # rows of two streams, after cached tokens
+    stream_rows, n_blocks = max(n_rows), 4
+    tables = random.permutation(2 * n_blocks).reshape(2, n_blocks).astype(np.int32)
+    pools = random.standard_normal((2, tables.size * 32, n_kv_head, head_dim)).astype(np.float32)
+    stored = (
+        pools.astype(np.float16).view(np.uint16) if dtype == "f16" else (pools.view(np.uint32) >> 16).astype(np.uint16)
+    )
+    pools = (
+        stored.view(np.float16).astype(np.float32)
+        if dtype == "f16"
+        else (stored.astype(np.uint32) << 16).view(np.float32)
+    )
+    spans = np.zeros((2, stream_rows, 2), np.int32)  # nothing for the rows that are missing
+    for s in range(2):
+        for i in range(n_rows[s]):
+            first = max(0, done[s] + i + 1 - window)
+            spans[s, i] = first, done[s] + i + 1 - first
+        seen = tables[s].repeat(32) * 32 + np.tile(np.arange(32), n_blocks)
+        stored[:, seen[done[s] + n_rows[s] :]] = 0x7FFF  # not a number where nothing was written
+    kept = [aligned(x) for x in stored]
+    q = random.standard_normal((2, stream_rows, n_head, head_dim)).astype(np.float32)
+    sinks = random.standard_normal(n_head).astype(np.float32) if has_sinks else None
+
+    def run(of: slice, order: int) -> Array:
+        rows, seen = np.ascontiguousarray(q[:, of]), np.ascontiguousarray(spans[:, of])
+        out = np.full_like(rows, np.nan)
+        args = PromptArgs(
+            rows.ctypes.data, kept[0].ctypes.data, kept[1].ctypes.data, *[n_kv_head * head_dim * 2] * 2,
+            tables.ctypes.data, seen.ctypes.data, None if sinks is None else sinks.ctypes.data, out.ctypes.data,
+            n_blocks, n_head, n_kv_head, rows.shape[1], head_dim**-0.5, cap,
+        )  # fmt: skip
+        assert kernels.cuda_attend_prompt(ctypes.byref(args), head_dim, int(dtype == "bf16"), 2, order) == 0
+        return out
+
+    found = run(slice(None), 0)
+    for s, row in ((0, 0), (0, 15), (0, 31), (0, 63), (0, 64), (0, 69), (1, 0), (1, 19)):
+        first, n = spans[s, row]
+        slots = [int(tables[s, t // 32]) * 32 + t % 32 for t in range(first, first + n)]
+        expected = attended(q[s, row], *pools, slots, cap, sinks)
+        np.testing.assert_allclose(found[s, row], expected, atol=4e-3 if dtype == "f16" else 3e-2)
+    assert (found[1, n_rows[1] :] == 0).all()
+    for order in (1, 2):
+        np.testing.assert_array_equal(run(slice(None), order), found)
+    # A row's bits do not depend on how the prompt is cut.
+    for of in (slice(0, 1), slice(17, 40), slice(60, 70)):
+        np.testing.assert_array_equal(run(of, 0), found[:, of])
+
+
 class HeadsArgs(ctypes.Structure):
     """``HeadsArgs`` of native/cuda/cache_heads.cuh."""
 
@@ -196,7 +275,10 @@ class ProductArgs(ctypes.Structure):
     )
 
 
-@pytest.mark.parametrize("dtype", ["q4_k", "q6_k", "q8_0"])
+ROW_TYPES = ["q4_k", "q6_k", "q8_0", "q4_0", "q5_k", "f16", "bf16"]  # in the order of cuda_multiply_row
+
+
+@pytest.mark.parametrize("dtype", ROW_TYPES)
 @pytest.mark.parametrize(
     ("n_in", "normed", "gate", "added"),
     [(1280, True, 0, False), (512, False, 0, True), (1024, True, 1, False), (256, False, 2, True)],
@@ -212,10 +294,11 @@ def test_a_row_is_multiplied(kernels: ctypes.CDLL, dtype: str, n_in: int, normed
     row = x.astype(np.float64)
     if normed:
         row = row / np.sqrt((row * row).mean() + EPS) * norm
-    # The kernel rounds to 8 bits in blocks of 32.
-    blocks = row.reshape(-1, 32)
-    steps = np.abs(blocks).max(1, keepdims=True) / 127
-    row = (np.round(blocks / steps) * steps).reshape(-1)
+    is_wide = dtype in ("f16", "bf16")
+    if not is_wide:  # the kernel rounds to 8 bits in blocks of 32
+        blocks = row.reshape(-1, 32)
+        steps = np.abs(blocks).max(1, keepdims=True) / 127
+        row = (np.round(blocks / steps) * steps).reshape(-1)
     made = [dequantize(m).astype(np.float64) @ row for m in matrices]
     expected = made[0]
     if gate:
@@ -229,6 +312,6 @@ def test_a_row_is_multiplied(kernels: ctypes.CDLL, dtype: str, n_in: int, normed
             stored[0].ctypes.data, stored[1].ctypes.data if gate else None, x.ctypes.data, norm.ctypes.data if normed else None,
             more.ctypes.data if added else None, out.ctypes.data, stored[0].nbytes // n_out, n_in, n_out, int(normed), gate, EPS,
         )  # fmt: skip
-        kernels.cuda_multiply_row(ctypes.byref(args), ["q4_k", "q6_k", "q8_0"].index(dtype), 2, order)
+        kernels.cuda_multiply_row(ctypes.byref(args), ROW_TYPES.index(dtype), 2, order)
         # A number between two codes may be rounded either way.
-        np.testing.assert_allclose(out, expected, atol=2e-3 * np.abs(expected).max())
+        np.testing.assert_allclose(out, expected, atol=(1e-5 if is_wide else 2e-3) * np.abs(expected).max())

@@ -122,7 +122,8 @@ def test_the_experiment_runs_all_its_steps(library: str, tmp_path: Path, monkeyp
     import gpu_experiment
 
     tried = "kernels of 2 to 64 rows"  # the others differ in one variable, which the CPU does not read
-    monkeypatch.setattr(gpu_experiment, "SETTINGS", {tried: gpu_experiment.SETTINGS[tried]})
+    settings = gpu_experiment.SETTINGS["Q4_K_M"][tried]
+    monkeypatch.setattr(gpu_experiment, "SETTINGS", {"Q4_K_M": {tried: settings}})
 
     options = ["--dry-run", "--library", library, "--types", "q4_k", "--minutes", "60"]
     options += ["--experts", str(expert_kernels())]
@@ -130,6 +131,6 @@ def test_the_experiment_runs_all_its_steps(library: str, tmp_path: Path, monkeyp
     found = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [step for step in found["steps"] if step["error"]] == []
     programs = {row["program"] for row in found["rows"]}
-    assert programs >= set(gpu_experiment.SETTINGS)
+    assert tried in programs
     report = (tmp_path / "out" / "report.md").read_text()
     assert all(program in report for program in programs)

@@ -22,6 +22,7 @@
 #include "cuda/cache_heads.h"
 #include "cuda/expert_layer.h"
 #include "cuda/paged_attention.h"
+#include "cuda/prompt_attention.h"
 #include "cuda/row_product.h"
 
 namespace {
@@ -330,12 +331,14 @@ bool device_supports(ggml_backend_dev_t, const ggml_tensor *node) {
     const bool has = has_own && !refused.count(ggml_op_name(node->op));
     if (quire::PagedAttention params; has && quire::get_params(node, params)) return true;
     if (quire::RowProduct params; has && quire::get_params(node, params)) {
-        const ggml_type type = node->src[0]->type;
-        return type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q6_K || type == GGML_TYPE_Q8_0;
+        const std::set<ggml_type> types{GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K,
+                                        GGML_TYPE_Q6_K, GGML_TYPE_F16,  GGML_TYPE_BF16};
+        return types.count(node->src[0]->type) > 0 && node->src[0]->ne[0] % 256 == 0;
     }
     if (quire::BatchProduct params; has && quire::get_params(node, params))
         return node->ne[1] <= quire::BatchProduct::most_rows;
     if (quire::CacheHeads params; has && quire::get_params(node, params)) return true;
+    if (quire::PromptAttention params; has && quire::get_params(node, params)) return true;
     if (quire::ExpertLayer params; has && quire::get_params(node, params)) return true;
     return !is_custom && !refused.count(ggml_op_name(node->op)) && ggml_backend_dev_supports_op(cpu_device(), node);
 }

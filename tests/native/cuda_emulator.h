@@ -69,6 +69,7 @@ struct Warp {
     Barrier barrier;
     float values[32];
     unsigned operands[32][6]; // the operands of a product of matrices
+    const char *rows[32];
 };
 
 struct Block {
@@ -267,6 +268,23 @@ template <int may_be_left> void wait_for_copies() {
         for (const emulator::Copy &copy : copies.front()) std::memcpy(copy.to, copy.from, 16);
         copies.erase(copies.begin());
     }
+}
+
+// ldmatrix.x4.trans: lane l gives the address of row l % 8 of matrix l / 8, and gets of each matrix rows l % 4 * 2 and the
+// next, column l / 4.
+inline void load_transposed(const char *row, unsigned (&out)[4]) {
+    if (reinterpret_cast<uintptr_t>(row) % 16 != 0) emulator::fail("a row of a matrix is not aligned");
+    const int number = emulator::block.current->number, lane = number % 32;
+    emulator::Warp &warp = emulator::block.warps[static_cast<size_t>(number / 32)];
+    warp.rows[lane] = row;
+    emulator::wait(warp.barrier);
+    for (int matrix = 0; matrix < 4; ++matrix) {
+        unsigned short pair[2];
+        for (int i = 0; i < 2; ++i)
+            std::memcpy(pair + i, warp.rows[8 * matrix + lane % 4 * 2 + i] + lane / 4 * 2, sizeof(pair[i]));
+        out[matrix] = pair[0] | static_cast<unsigned>(pair[1]) << 16;
+    }
+    emulator::wait(warp.barrier);
 }
 
 // mma.m16n8k16: a lane has of A rows r = lane / 4 and r + 8, of B and of the sums columns (PTX manual, "Matrix

@@ -94,7 +94,10 @@ double AttentionPlanner::cost(const Group &group, const AttentionPart &part) con
     const double rows = part.n_rows(), pairs = rows * part.n_kv;
     const double cached = static_cast<double>(part.n_streams) * part.n_kv * group.token_bytes;
     const double passes = std::ceil(static_cast<double>(part.stream_rows) * group.shared_by / queries_together);
-    double bytes = passes * cached + pairs * 2;
+    double bytes = passes * cached;
+    if (part.source == CachedRows::sequence && group.is_uncopied)
+        return bytes + pairs * group.pair_products / products_per_byte;
+    bytes += pairs * 2; // the mask
     if (part.source != CachedRows::pool) bytes += 2 * cached + 2 * launch_bytes;
     // Copies in f32 are written and read; scores are written and read three times.
     if (group.is_explicit) bytes += 4 * cached + 6 * pairs * group.n_head * sizeof(float);
@@ -212,7 +215,8 @@ AttentionPlanner::Choice AttentionPlanner::best(size_t g, const Rows &rows, int 
         if (most > 16 && most / stream_rows > 16) continue; // too many copies of the same blocks
         Choice other = apart(g, rows, stream_rows, n_exact, batch);
         const int64_t copied = int64_t{other.part.n_streams} * other.part.n_kv;
-        if (copied <= most_copied(group.pool_tokens) && other.part.n_rows() <= 2 * rounded_up(max_rows_))
+        if ((group.is_uncopied || copied <= most_copied(group.pool_tokens)) &&
+            other.part.n_rows() <= 2 * rounded_up(max_rows_))
             consider(std::move(other));
     }
     return found;

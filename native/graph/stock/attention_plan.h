@@ -5,7 +5,8 @@
 //   pool      all rows attend to a stretch of the pool in place: nothing is copied, and shared blocks are read once.  A
 //             mask hides other sequences' tokens; attention does not depend on the order of tokens.
 //   live      all rows attend to one copy of each block that any of them sees.
-//   sequence  a stream has rows of one sequence, and attends to copies of the blocks that these see.
+//   sequence  a stream has rows of one sequence, and attends to copies of the blocks that these see; or a kernel of Quire's
+//             own, if the device has it, follows the block table.
 //   paged     each row is a stream, and a kernel of Quire's own, if the device has it, follows the block table: no copies,
 //             no masks, and only tokens that the row sees are read.
 // The cost of a form depends on the step, so each step chooses (attention_plan.cpp).
@@ -66,6 +67,8 @@ class AttentionPlanner {
     void set_explicit(int group) { groups_[static_cast<size_t>(group)].is_explicit = true; }
     // The device supports the form `paged` for the layers of the group.
     void set_paged(int group) { groups_[static_cast<size_t>(group)].is_paged = true; }
+    // In the form `sequence`, nothing is copied in the layers of the group.
+    void set_uncopied(int group) { groups_[static_cast<size_t>(group)].is_uncopied = true; }
     // `n_tokens`: the padded number of rows of the step.
     std::vector<GroupAttention> plan(const StepBatch &batch, int n_tokens) const;
     // The forms with the largest memory use, for steps of n_tokens rows.
@@ -81,7 +84,7 @@ class AttentionPlanner {
         // bytes of queries and results of a row; heads that share K and V.
         double token_bytes = 0, pair_products = 0, row_bytes = 0, n_head = 0;
         int shared_by = 1;
-        bool is_explicit = false, is_paged = false;
+        bool is_explicit = false, is_paged = false, is_uncopied = false;
     };
     struct Choice {
         AttentionPart part;

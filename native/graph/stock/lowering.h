@@ -77,8 +77,8 @@ struct GraphInputs {
     // the step's rows among the rows of all parts, i32 [n_tokens].
     std::map<int, ggml_tensor *> slots, places;
     // By part: its rows of the step, i32 [streams * rows]; blocks, i32 [streams * blocks]; a mask, f16 [streams, 1,
-    // rows, n_kv], 0 or -inf; the bias's column of each row and cached token, i32 [streams, rows, n_kv]; and for the form
-    // `paged` the first token that a row sees, counted from its first block, and their number, i32 [rows, 2].
+    // rows, n_kv], 0 or -inf; the bias's column of each row and cached token, i32 [streams, rows, n_kv]; and for Quire's
+    // kernels the first token that a row sees, counted from its first block, and their number, i32 [rows, 2].
     std::map<PartPlace, ggml_tensor *> rows, blocks, masks, bias_columns, spans;
     StateInputs states;
     std::map<AdapterPlace, AdapterInput> adapters;
@@ -118,6 +118,7 @@ struct LoweredGraph {
     std::vector<std::shared_ptr<const void>> kept;
     // Groups of the cache with layers without flash attention here, or without a kernel for the form `paged`.
     std::set<int> explicit_groups, unpaged_groups;
+    std::set<int> copied_groups; // their blocks are copied in the form `sequence`
 };
 
 // Turns a trace into graphs for one device.  Stateless between calls.

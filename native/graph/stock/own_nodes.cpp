@@ -29,15 +29,16 @@ void read_row(const ggml_tensor *pool, int64_t slot, int64_t first, std::vector<
 }
 
 // Reference implementations, for devices that compute like the CPU; not fast.
-void compute_attention(ggml_tensor *out, int thread, int n_threads, void *) {
-    PagedAttention params;
-    get_params(out, params);
+// `stream_rows`: rows that share a table.
+template <class Params>
+void compute_by_tables(ggml_tensor *out, const Params &params, int64_t stream_rows, int thread, int n_threads) {
     const ggml_tensor *q = out->src[0], *k = out->src[1], *v = out->src[2], *sinks = out->src[5];
     const int64_t head_dim = q->ne[0], n_head = q->ne[1], shared_by = n_head / (k->ne[0] / head_dim);
     std::vector<float> row(static_cast<size_t>(head_dim)), scores;
     for (int64_t i = thread; i < n_head * q->ne[2]; i += n_threads) {
         const int64_t head = i % n_head, token = i / n_head, of_kv = head / shared_by * head_dim;
-        const int32_t *span = at<int32_t>(out->src[4], 0, token), *table = at<int32_t>(out->src[3], 0, token);
+        const int32_t *span = at<int32_t>(out->src[4], 0, token),
+                      *table = at<int32_t>(out->src[3], 0, token / stream_rows);
         const float *query = at<float>(q, 0, head, token);
         float *sum = at<float>(out, 0, head, token);
         auto slot = [&](int32_t t) {
@@ -65,6 +66,18 @@ void compute_attention(ggml_tensor *out, int thread, int n_threads, void *) {
         }
         for (int64_t d = 0; d < head_dim; ++d) sum[d] /= weight;
     }
+}
+
+void compute_attention(ggml_tensor *out, int thread, int n_threads, void *) {
+    PagedAttention params;
+    get_params(out, params);
+    compute_by_tables(out, params, 1, thread, n_threads);
+}
+
+void compute_prompt(ggml_tensor *out, int thread, int n_threads, void *) {
+    PromptAttention params;
+    get_params(out, params);
+    compute_by_tables(out, params, params.stream_rows, thread, n_threads);
 }
 
 void write_row(const ggml_tensor *pool, int64_t slot, int64_t first, const float *from, int64_t n) {
@@ -188,13 +201,26 @@ bool has_own_node(ggml_backend *device, const ggml_tensor *node) {
     return !ggml_backend_supports_op(device, &unknown);
 }
 
-ggml_tensor *paged_attention_node(ggml_context *context, const PagedSources &s, const PagedAttention &params) {
+namespace {
+
+template <class Params>
+ggml_tensor *attention_node(ggml_context *context, const PagedSources &s, const Params &params,
+                            ggml_custom_op_t compute) {
     ggml_tensor *sources[] = {s.q, s.k, s.v, s.tables, s.spans, s.sinks};
-    ggml_tensor *node =
-        ggml_custom_4d(context, GGML_TYPE_F32, s.q->ne[0], s.q->ne[1], s.q->ne[2], 1, sources,
-                       static_cast<int>(std::size(sources)), compute_attention, GGML_N_TASKS_MAX, nullptr);
+    ggml_tensor *node = ggml_custom_4d(context, GGML_TYPE_F32, s.q->ne[0], s.q->ne[1], s.q->ne[2], 1, sources,
+                                       static_cast<int>(std::size(sources)), compute, GGML_N_TASKS_MAX, nullptr);
     set_params(node, params);
     return node;
+}
+
+} // namespace
+
+ggml_tensor *paged_attention_node(ggml_context *context, const PagedSources &sources, const PagedAttention &params) {
+    return attention_node(context, sources, params, compute_attention);
+}
+
+ggml_tensor *prompt_attention_node(ggml_context *context, const PagedSources &sources, const PromptAttention &params) {
+    return attention_node(context, sources, params, compute_prompt);
 }
 
 ggml_tensor *cache_heads_node(ggml_context *context, const HeadSources &s, const CacheHeads &params) {

@@ -7,6 +7,7 @@
 #include "cuda/batch_product.h"
 #include "cuda/cache_heads.h"
 #include "cuda/paged_attention.h"
+#include "cuda/prompt_attention.h"
 #include "cuda/row_product.h"
 
 namespace quire {
@@ -18,6 +19,7 @@ struct PagedSources {
     ggml_tensor *q, *k, *v, *tables, *spans, *sinks; // sinks may be null
 };
 ggml_tensor *paged_attention_node(ggml_context *context, const PagedSources &sources, const PagedAttention &params);
+ggml_tensor *prompt_attention_node(ggml_context *context, const PagedSources &sources, const PromptAttention &params);
 
 struct HeadSources {
     ggml_tensor *q, *k, *v, *k_pool, *v_pool, *slots, *positions, *q_weight, *k_weight,

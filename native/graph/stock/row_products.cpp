@@ -1,5 +1,6 @@
 #include "graph/stock/row_products.h"
 
+#include "core/environment.h"
 #include "graph/stock/device_weights.h"
 #include "graph/stock/own_nodes.h"
 #include "graph/stock/stock_parts.h"
@@ -26,12 +27,18 @@ template <class Params> ggml_tensor *with_sum(const StockGraph &graph, ggml_tens
     return nullptr;
 }
 
+// Kernels for the other types were never timed on a card.
+bool is_wanted(ggml_type type) {
+    return type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q6_K || type == GGML_TYPE_Q8_0 ||
+           is_switched_on("QUIRE_ROW_PRODUCTS");
+}
+
 bool is_row(const ggml_tensor *x) { return ggml_nrows(x) == 1 && ggml_is_contiguous(x); }
 
 } // namespace
 
 ggml_tensor *row_product(StockGraph &graph, ggml_tensor *matrix, ggml_tensor *x) {
-    if (graph.device == nullptr || !is_row(x)) return nullptr;
+    if (graph.device == nullptr || !is_row(x) || !is_wanted(matrix->type)) return nullptr;
     const StockNormed before = source_of(graph, x);
     RowProduct params;
     params.is_normed = static_cast<int32_t>(before.is_normed);

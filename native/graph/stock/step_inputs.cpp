@@ -64,7 +64,7 @@ void fill_places(const StepToFill &step, int group, ggml_tensor *target) {
 
 void fill_blocks(const StepToFill &step, PartPlace place, ggml_tensor *target) {
     auto *out = step.memory.host<int32_t>(target);
-    std::fill(out, out + target->ne[0], 0);
+    std::fill(out, out + ggml_nelements(target), 0);
     const AttentionPart &part = part_of(step, place);
     if (part.source == CachedRows::live) {
         std::ranges::copy(of_group(step, place.group).live[static_cast<size_t>(place.part)], out);
@@ -89,11 +89,13 @@ Seen seen_by(const StepToFill &step, int group, int sequence, int row) {
 void fill_spans(const StepToFill &step, PartPlace place, ggml_tensor *target) {
     auto *out = step.memory.host<int32_t>(target);
     std::fill(out, out + ggml_nelements(target), 0);
-    for (const StreamRun &run : runs_of(step, place)) {
-        const auto [first, last] = seen_by(step, place.group, run.sequence, run.begin);
-        out[2 * run.stream] = first - run.first_block * kv_block_tokens;
-        out[2 * run.stream + 1] = last + 1 - first;
-    }
+    for (const StreamRun &run : runs_of(step, place))
+        for (int i = 0; i < run.n; ++i) {
+            const auto [first, last] = seen_by(step, place.group, run.sequence, run.begin + i);
+            int32_t *span = out + 2 * (int64_t{run.stream} * part_of(step, place).stream_rows + run.first + i);
+            span[0] = first - run.first_block * kv_block_tokens;
+            span[1] = last + 1 - first;
+        }
 }
 
 // Calls `use(first, n, position)` for each contiguous run of cached tokens that a row sees: [first, first + n) of its

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string_view>
 
+#include "core/environment.h"
 #include "core/error.h"
 #include "graph/stock/head_chain.h"
 #include "graph/stock/lower_stock.h"
@@ -123,23 +124,42 @@ ggml_tensor *AttentionBuilder::by_scores(const AttentionPart &part, int i, ggml_
     return ggml_cont(ctx_, ggml_permute(ctx_, mixed, 0, 2, 1, 3));
 }
 
-// `q` and the result: {head_dim, n_head, rows}.  Null if there is no kernel; the graph is then a probe for support.
+// `q` and the result: {head_dim, n_head, rows}.  Null if there is no kernel; for the form `paged`, the graph is then a
+// probe for support.
 ggml_tensor *AttentionBuilder::paged(const AttentionPart &part, int i, ggml_tensor *q) {
     if (attention_.bias || attention_.is_picked || kept_.v_in_k || kept_.head_dim != kept_.v_head_dim ||
         graph_.device == nullptr)
         return nullptr;
-    const StockGraph::Written &written = graph_.written.at(attention_.layer);
-    GraphInputs &inputs = graph_.out.inputs;
-    ggml_tensor *tables =
-        input(inputs.blocks, {group_, i}, GGML_TYPE_I32, {part.n_kv / kv_block_tokens, part.n_streams}, "blocks");
-    ggml_tensor *spans = input(inputs.spans, {group_, i}, GGML_TYPE_I32, {2, part.n_streams}, "spans");
-    ggml_tensor *sinks = attention_.sinks ? p_.weight(attention_.sinks) : nullptr;
-    PagedAttention params;
-    params.scale = attention_.scale;
-    params.soft_cap = attention_.soft_cap;
     static_assert(paged_block_tokens == kv_block_tokens);
-    ggml_tensor *made = paged_attention_node(ctx_, {q, written.k, written.v, tables, spans, sinks}, params);
-    return has_own_node(graph_.device, made) ? made : nullptr;
+    const bool is_paged = part.source == CachedRows::paged;
+    if (!is_paged && !is_switched_on("QUIRE_PROMPT_ATTENTION")) return nullptr; // never timed on a card
+    const StockGraph::Written &written = graph_.written.at(attention_.layer);
+    ggml_tensor *sinks = attention_.sinks ? p_.weight(attention_.sinks) : nullptr;
+    const int64_t n_blocks = part.n_kv / kv_block_tokens;
+    auto node = [&](ggml_tensor *tables, ggml_tensor *spans) {
+        const PagedSources sources{q, written.k, written.v, tables, spans, sinks};
+        if (!is_paged) {
+            PromptAttention params;
+            params.scale = attention_.scale;
+            params.soft_cap = attention_.soft_cap;
+            params.stream_rows = part.stream_rows;
+            return prompt_attention_node(ctx_, sources, params);
+        }
+        PagedAttention params;
+        params.scale = attention_.scale;
+        params.soft_cap = attention_.soft_cap;
+        return paged_attention_node(ctx_, sources, params);
+    };
+    // The inputs exist only if they are read.
+    ggml_tensor *tables = ggml_new_tensor_2d(ctx_, GGML_TYPE_I32, n_blocks, part.n_streams),
+                *spans = ggml_new_tensor_2d(ctx_, GGML_TYPE_I32, 2, part.n_rows());
+    if (!has_own_node(graph_.device, node(tables, spans))) return nullptr;
+    GraphInputs &inputs = graph_.out.inputs;
+    spans = input(inputs.spans, {group_, i}, GGML_TYPE_I32, {2, part.n_rows()}, "spans");
+    // Layers that copy read the same blocks as one list.
+    tables = input(inputs.blocks, {group_, i}, GGML_TYPE_I32, {part.n_streams * n_blocks}, "blocks");
+    tables = ggml_reshape_2d(ctx_, tables, n_blocks, part.n_streams);
+    return node(tables, spans);
 }
 
 // The part's rows of x {a, b, n_tokens}, dense.
@@ -159,11 +179,12 @@ ggml_tensor *AttentionBuilder::mask_of(const AttentionPart &part, int i) {
 ggml_tensor *AttentionBuilder::part(const AttentionPart &part, int i) {
     const int64_t n_head = q_->ne[1], n = part.n_rows();
     ggml_tensor *q = rows_of(part, i, q_);
-    if (part.source == CachedRows::paged) {
+    if (part.source == CachedRows::paged || part.source == CachedRows::sequence) {
         ggml_tensor *rows = ggml_reshape_3d(ctx_, q, kept_.head_dim, n_head, n);
         if (ggml_tensor *made = paged(part, i, rows)) return made;
-        graph_.out.unpaged_groups.insert(group_);
-        return ggml_new_tensor_3d(ctx_, GGML_TYPE_F32, kept_.v_head_dim, n_head, n);
+        (part.source == CachedRows::paged ? graph_.out.unpaged_groups : graph_.out.copied_groups).insert(group_);
+        if (part.source == CachedRows::paged)
+            return ggml_new_tensor_3d(ctx_, GGML_TYPE_F32, kept_.v_head_dim, n_head, n);
     }
     q = ggml_reshape_4d(ctx_, q, kept_.head_dim, n_head, part.stream_rows, part.n_streams);
     q = ggml_permute(ctx_, q, 0, 2, 1, 3);

@@ -30,6 +30,10 @@ void StockGraphs::reserve(const GraphLimits &limits) {
             const LoweredGraph tried = device.lowering.lower(trace_, {few, 1, number_, form, n_strips, states});
             finds_strips_ = tried.strips.values != nullptr;
             for (int group : tried.explicit_groups) planner_.set_explicit(group);
+            for (size_t group = 0; group < form.size(); ++group)
+                if (!form[group].parts.empty() && form[group].parts.front().source == CachedRows::sequence &&
+                    !tried.copied_groups.contains(static_cast<int>(group)))
+                    planner_.set_uncopied(static_cast<int>(group));
         }
         const LoweredGraph tried =
             device.lowering.lower(trace_, {few, 1, number_, planner_.paged(few), n_strips, states});
