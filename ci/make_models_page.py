@@ -53,6 +53,8 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
   llama.cpp.
 - `doge` rejects contexts longer than `attention.keep_length` (2048 tokens in published models), and experts.
 - Llama 3.2 Vision (`MllamaForConditionalGeneration`) reads text only, without its layers that attend to images.
+- `jetmoe` computes the queries and outputs of all experts of attention, of which tokens use a few: the result is the
+  same, attention takes longer.
 - `plamo2` uses the publisher's attention window only in files that `quire convert` writes. llama.cpp's files have no
   key for it, so their attention is full, as in llama.cpp.
 - `maple` clips the gates of experts after their activation, as llama.cpp does.

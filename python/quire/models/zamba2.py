@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from .._native import graph
 from ..checkpoints.mapping import Checkpoint, Entry, Fields, Target, computed, f32, only_with, squeezed, tensor, u32
@@ -25,7 +26,7 @@ from ..nn import (
     select_rows,
 )
 from ..nn.layers import LowRank
-from .base import MAX_DIM, MAX_HEADS, Decoder, DenseConfig, by_layer
+from .base import MAX_DIM, MAX_HEADS, Decoder, DenseConfig, Mixer, by_layer
 from .mamba2 import Mamba2Mixer, StateSpace, mixer_tensors
 
 ARCHES = ("zamba2",)
@@ -74,7 +75,7 @@ class SharedUse:
             adapted(weights, linear, f"attn_{name}_adapter", rank) if has_adapters else linear
             for name, linear in (("q", block.q), ("k", block.k), ("v", block.v))
         )
-        up = adapted(weights, block.up, "ffn_up_adapter", rank)
+        up = adapted(weights, block.up, "ffn_up_adapter", rank) if rank else block.up
         self.gate, self.up = up.part(0, config.ffn_dim), up.part(config.ffn_dim, 2 * config.ffn_dim)
         self.out = weights.linear("shared_output", config.dim, config.dim)
 
@@ -89,8 +90,15 @@ class SharedUse:
         return self.out(block.down(graph.glu(self.gate(y), self.up(y), "gelu")))
 
 
+class Sizes(Protocol):
+    """Sizes of the recurrent layers."""
+
+    def cache(self, *, n_kv_head: int = 0, head_dim: int = 0) -> CacheSpec:
+        """Return what a layer keeps."""
+
+
 class Layer:
-    def __init__(self, config: DenseConfig, weights: Weights, mixer: Mamba2Mixer, shared: SharedUse | None) -> None:
+    def __init__(self, config: DenseConfig, weights: Weights, mixer: Mixer, shared: SharedUse | None) -> None:
         self.norm, self.mixer, self.shared = weights.norm("attn_norm", config.dim, config.eps), mixer, shared
 
     def __call__(self, x: Tensor, step: Step, *, first: Tensor) -> Tensor:
@@ -104,7 +112,7 @@ class Zamba2(Decoder):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         self.attends, n_kv_head = by_layer(keys, "attention.head_count_kv", high=MAX_HEADS)
         config = DenseConfig.read(keys, n_vocab, n_kv_head=n_kv_head)
-        self.sizes = StateSpace.read(keys)
+        self.sizes, make_mixer = self.mixers(keys, config.dim)
         n_block = keys.integer("shared_block_count", 1, low=1, high=config.n_layer)
         rank = keys.integer("shared_adapter_rank", 0, high=MAX_DIM)
         rotation = None
@@ -119,8 +127,14 @@ class Zamba2(Decoder):
                 if len(shared) < n_block:
                     shared.append(SharedBlock(config, block))
                 used = SharedUse(config, block, i, shared[n_before % n_block], rotation=rotation, rank=rank)
-            self.layers.append(Layer(config, block, Mamba2Mixer(block, config.dim, i, self.sizes, 1e-5), used))
+            self.layers.append(Layer(config, block, make_mixer(i, block), used))
         super().__init__(config, weights, [])
+
+    @staticmethod
+    def mixers(keys: Keys, dim: int) -> tuple[Sizes, Callable[[int, Weights], Mixer]]:
+        """Return the sizes of the recurrent layers, and a function that makes that of layer i."""
+        sizes = StateSpace.read(keys)
+        return sizes, lambda i, block: Mamba2Mixer(block, dim, i, sizes, 1e-5)
 
     def cache(self) -> list[CacheSpec]:
         kept = self.sizes.cache(n_kv_head=self.config.n_kv_head, head_dim=self.config.head_dim)
@@ -140,7 +154,7 @@ _SHARED = re.compile(r"model\.layers\.(\d+)\.shared_transformer\.(.*)")
 _ADAPTER = re.compile(r"(?:self_attn\.linear_([qkv])|feed_forward\.(gate_up)_proj)_adapter_list\.(\d+)\.(.*)")
 
 
-def _is_hybrid(config: Fields) -> list[bool]:
+def hybrid_layers(config: Fields) -> list[bool]:
     """Return the layers that use a shared block."""
     kinds = config.items("layers_block_type" if config.has("layers_block_type") else "layer_types")
     known = {"hybrid": True, "mamba": False, "linear_attention": False}
@@ -151,29 +165,29 @@ def _is_hybrid(config: Fields) -> list[bool]:
 
 def _n_kv_heads(config: Fields) -> list[int]:
     n = config.integer("num_key_value_heads", config.integer("num_attention_heads", low=1), low=1)
-    return [n if is_hybrid else 0 for is_hybrid in _is_hybrid(config)]
+    return [n if is_hybrid else 0 for is_hybrid in hybrid_layers(config)]
 
 
-def _head_dim(config: Fields) -> int:
+def head_size(config: Fields) -> int:
     return 2 * config.integer("hidden_size") // config.integer("num_attention_heads", low=1)
 
 
-def _inner(config: Fields) -> int:
+def inner_size(config: Fields) -> int:
     return int(config.number("mamba_expand", 2) * config.integer("hidden_size"))
 
 
 def _check(config: Fields) -> None:
     """Raise UnsupportedError if fields that follow from others have values of their own."""
-    found = [i for i, is_hybrid in enumerate(_is_hybrid(config)) if is_hybrid]
+    found = [i for i, is_hybrid in enumerate(hybrid_layers(config)) if is_hybrid]
     if config.items("hybrid_layer_ids") not in ([], found):
         raise UnsupportedError(f"[convert] unsupported 'hybrid_layer_ids': expected {found} by 'layers_block_type'")
     width, sizes = (
         config.integer("hidden_size"),
-        {"attention_head_dim": _head_dim(config), "head_dim": _head_dim(config)},
+        {"attention_head_dim": head_size(config), "head_dim": head_size(config)},
     )
     sizes |= {
         "attention_hidden_size": 2 * width,
-        "mamba_headdim": _inner(config) // config.integer("n_mamba_heads", 8, low=1),
+        "mamba_headdim": inner_size(config) // config.integer("n_mamba_heads", 8, low=1),
     }
     for name, value in sizes.items():
         if config.has(name) and config.integer(name) != value:
@@ -186,7 +200,7 @@ class _Checkpoint(Checkpoint):
     """Adapters are stored with the layer that uses them; copies of shared weights are left out."""
 
     def targets(self, config: Fields, entries: Iterable[Entry], there: Collection[str]) -> list[Target]:
-        hybrid = [i for i, is_hybrid in enumerate(_is_hybrid(config)) if is_hybrid]
+        hybrid = [i for i, is_hybrid in enumerate(hybrid_layers(config)) if is_hybrid]
         n_block, own = config.integer("num_mem_blocks", 1, low=1), {}
         for name in there:
             if not (found := _SHARED.fullmatch(name)):
@@ -214,13 +228,13 @@ HF = {
             "feed_forward_length": u32("intermediate_size", default=lambda config: 4 * config.integer("hidden_size")),
             "attention.head_count": u32("num_attention_heads", low=1),
             "attention.head_count_kv": computed("u32[]", _n_kv_heads),
-            "attention.key_length": computed("u32", _head_dim),
-            "attention.value_length": computed("u32", _head_dim),
+            "attention.key_length": computed("u32", head_size),
+            "attention.value_length": computed("u32", head_size),
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
             "shared_block_count": u32("num_mem_blocks", default=1, low=1),
             "shared_adapter_rank": u32("adapter_rank", default=128),
             "ssm.conv_kernel": u32("mamba_d_conv", default=4),
-            "ssm.inner_size": computed("u32", _inner),
+            "ssm.inner_size": computed("u32", inner_size),
             "ssm.state_size": u32("mamba_d_state", default=64),
             "ssm.time_step_rank": u32("n_mamba_heads", default=8),
             "ssm.group_count": u32("mamba_ngroups", default=1),
