@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.python_only, pytest.mark.filterwarnings("ignore")]  # 
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 IDS = [241, 160, 175, 2, 148, 198, 213, 57, 14, 76]
+GTE: dict[str, object] = {"model_type": "gte", "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}}
 CASES: list[tuple[str, str, dict[str, object]]] = [
     ("distilbert", "DistilBertForSequenceClassification", {}),
     ("distilbert", "DistilBertForTokenClassification", {}),
@@ -30,8 +31,17 @@ CASES: list[tuple[str, str, dict[str, object]]] = [
     ("roberta", "RobertaForTokenClassification", {}),
     ("roberta", "XLMRobertaForTokenClassification", {"model_type": "xlm-roberta"}),
     ("roberta", "CamembertForSequenceClassification", {"model_type": "camembert"}),
+    ("roberta", "Data2VecTextForSequenceClassification", {"model_type": "data2vec-text"}),
+    ("roberta", "Data2VecTextForTokenClassification", {"model_type": "data2vec-text"}),
+    ("bert", "RemBertForSequenceClassification", {"model_type": "rembert", "input_embedding_size": 40}),
+    ("bert", "RemBertForTokenClassification", {"model_type": "rembert", "input_embedding_size": 40}),
+    ("t5encoder", "T5ForTokenClassification", {}),
+    ("mt5encoder", "MT5ForTokenClassification", {}),
+    ("umt5encoder", "UMT5ForTokenClassification", {}),
     ("electra", "ElectraForTokenClassification", {"embedding_size": 72}),
     ("mpnet", "MPNetForSequenceClassification", {}),
+    ("roberta", "GteForSequenceClassification", GTE),
+    ("roberta", "GteForTokenClassification", GTE),
     ("albert", "AlbertForSequenceClassification", {"hidden_act": "gelu"}),
     ("albert", "AlbertForTokenClassification", {}),
     ("deberta-v2", "DebertaV2ForSequenceClassification", {"share_att_key": False, "norm_rel_ebd": "none"}),
@@ -137,3 +147,22 @@ def test_convolutions_of_another_width_are_refused(tmp_path: Path) -> None:
     write_random(tmp_path, "deberta-v2", "DebertaV2Model", {"conv_kernel_size": 5})
     with pytest.raises(UnsupportedError, match="conv_kernel_size"):
         LLM(tmp_path)
+
+
+def test_the_mean_of_llama_with_bidirectional_attention(tmp_path: Path) -> None:
+    """The rerankers of Llama Nemotron: a matrix on the mean of all tokens."""
+    fields = {**config_of("llama-embed"), "model_type": "llama"}
+    model = transformers.LlamaModel(transformers.AutoConfig.for_model(**fields)).float().eval()
+    score = torch.nn.Linear(model.config.hidden_size, 1, bias=False)
+    weights = {f"model.{name}": value.numpy() for name, value in model.state_dict().items()}
+    write_safetensors(tmp_path / "model.safetensors", {**weights, "score.weight": score.weight.detach().numpy()})
+    kind = "LlamaBidirectionalForSequenceClassification"
+    fields = {**fields, "architectures": [kind], "pooling": "avg", "id2label": {"0": "LABEL_0"}}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json()))
+    with torch.no_grad():
+        rows = model(torch.tensor([IDS]), attention_mask=torch.zeros(1, 1, len(IDS), len(IDS))).last_hidden_state[0]
+        expected = score(rows.mean(0)).numpy()
+    with LLM(tmp_path, threads=1) as llm:
+        found = llm.classify([IDS], raw_scores=True)[0]
+    assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()

@@ -160,6 +160,8 @@ _ELECTRA_HEAD_KEYS: dict[str, Key] = {
     **_ELECTRA_KEYS,
     "classifier.activation": computed("string", lambda config: "gelu"),
 }
+_REM_TENSORS: dict[str, str | Source] = {**_TENSORS, "embd_proj": "encoder.embedding_hidden_mapping_in"}
+_REM_HEAD: dict[str, str | Source] = {"cls": "rembert.pooler.dense", "cls.output": "classifier"}
 _BERT = _of("bert.", _TENSORS, {})
 
 
@@ -196,6 +198,7 @@ HF = {
     "RobertaForSequenceClassification": _of("roberta.", _ROBERTA_TENSORS, _ROBERTA_HEAD, _ROBERTA_KEYS),
     "RobertaForTokenClassification": _of("roberta.", _ROBERTA_TENSORS, TOKEN_HEAD, _ROBERTA_KEYS),
     "XLMRobertaModel": _of("roberta.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),
+    "BgeM3EmbeddingModel": _of("roberta.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),  # vLLM's name of BGE-M3
     "XLMRobertaForMaskedLM": _of("roberta.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),
     "XLMRobertaForSequenceClassification": _of("roberta.", _ROBERTA_TENSORS, _ROBERTA_HEAD, _ROBERTA_KEYS),
     "XLMRobertaForTokenClassification": _of("roberta.", _ROBERTA_TENSORS, TOKEN_HEAD, _ROBERTA_KEYS),
@@ -203,6 +206,12 @@ HF = {
     "CamembertForMaskedLM": _of("roberta.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),
     "CamembertForSequenceClassification": _of("roberta.", _ROBERTA_TENSORS, _ROBERTA_HEAD, _ROBERTA_KEYS),
     "CamembertForTokenClassification": _of("roberta.", _ROBERTA_TENSORS, TOKEN_HEAD, _ROBERTA_KEYS),
+    "Data2VecTextModel": _of("data2vec_text.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),
+    "Data2VecTextForSequenceClassification": _of("data2vec_text.", _ROBERTA_TENSORS, _ROBERTA_HEAD, _ROBERTA_KEYS),
+    "Data2VecTextForTokenClassification": _of("data2vec_text.", _ROBERTA_TENSORS, TOKEN_HEAD, _ROBERTA_KEYS),
+    "RemBertModel": _of("rembert.", _REM_TENSORS, {}),
+    "RemBertForSequenceClassification": _of("rembert.", _REM_TENSORS, _REM_HEAD),
+    "RemBertForTokenClassification": _of("rembert.", _REM_TENSORS, TOKEN_HEAD),
     "ElectraModel": _of("electra.", _ELECTRA_TENSORS, {}, _ELECTRA_KEYS),
     "ElectraForSequenceClassification": _of("electra.", _ELECTRA_TENSORS, _ROBERTA_HEAD, _ELECTRA_HEAD_KEYS),
     "ElectraForTokenClassification": _of("electra.", _ELECTRA_TENSORS, TOKEN_HEAD, _ELECTRA_KEYS),

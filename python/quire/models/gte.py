@@ -139,5 +139,10 @@ HF = {
     "NewForMaskedLM": _of(),
     "NewForSequenceClassification": _of(_HEAD, HEAD_KEYS),
     "NewForTokenClassification": _of(TOKEN_HEAD, TOKEN_HEAD_KEYS),
+    # vLLM's names of these classes.
+    "GteNewModel": _of({"sparse_head": "classifier"}),
+    "GteNewForSequenceClassification": _of(_HEAD, HEAD_KEYS),
     "GteModel": _of(prefix="gte."),
+    "GteForSequenceClassification": _of({"cls": "gte.pooler.dense", "cls.output": "classifier"}, HEAD_KEYS, "gte."),
+    "GteForTokenClassification": _of(TOKEN_HEAD, TOKEN_HEAD_KEYS, "gte."),
 }

@@ -190,6 +190,7 @@ def _of(head: dict[str, str | Source], keys: dict[str, Key] | None = None) -> Ch
 
 HF = {
     "ModernBertModel": _of({}),
+    "ColBERTModernBertModel": _of({}),  # vLLM's name; sentence-transformers' modules have the dense layer
     "ModernBertForMaskedLM": _of({}),
     "ModernBertForSequenceClassification": _of(_HEAD, _TEXT_KEYS),
     "ModernBertForTokenClassification": _of(_HEAD, TOKEN_HEAD_KEYS),

@@ -11,8 +11,8 @@ from ..checkpoints.mapping import Checkpoint, Fields, computed, f32, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import MLP, CacheSpec, GatedMLP, Keys, Step, Tensor, Weight, Weights, select_rows
 from .base import DenseConfig, Layer, Vectors
-from .encoder_heads import DenseHeads
-from .encoding import BothWaysConfig
+from .encoder_heads import Classes, head_of
+from .encoding import TOKEN_HEAD, TOKEN_HEAD_KEYS, BothWaysConfig, below
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,11 +116,12 @@ def encoder_blocks(config: DenseConfig, weights: Weights, n_buckets: int) -> lis
 
 class T5Encoder:
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
-        self.config = config = BothWaysConfig.read(keys, n_vocab)
+        read = BothWaysConfig.read(keys, n_vocab)
+        self.config = config = replace(read, classes=Classes.read(keys, weights))
         self.embedding = weights.embedding("token_embd", config.n_vocab, config.dim)
         self.blocks = encoder_blocks(config, weights, n_buckets_of(keys, config))
         self.norm = weights.norm("enc.output_norm", config.dim, config.eps)
-        self.dense = DenseHeads(keys, weights, config.dim)
+        self.head = head_of(keys, weights, config.dim, config.classes)
 
     def cache(self) -> Sequence[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -128,7 +129,7 @@ class T5Encoder:
     def __call__(self, step: Step) -> Vectors:
         x = self.embedding(step.tokens)
         x = step.run_layers(self.blocks, x)
-        return Vectors(self.dense(self.norm(select_rows(x, step.logit_rows))))
+        return Vectors(self.head(self.norm(select_rows(x, step.logit_rows))))
 
 
 MODEL = T5Encoder
@@ -220,7 +221,22 @@ _CHECKPOINT = Checkpoint(
     base="",
 )
 _MULTILINGUAL = replace(_CHECKPOINT, keys={**MULTILINGUAL_KEYS, **_CAUSAL}, checks=(is_gated_unless_said,))
+
+
+def _tokens(model: Checkpoint) -> Checkpoint:
+    """Return the mapping of the encoder with a classifier of each token."""
+    return replace(
+        model,
+        keys={**model.keys, **TOKEN_HEAD_KEYS},
+        tensors={**below("transformer.", model.tensors), **TOKEN_HEAD},
+        ignored=("transformer.encoder.embed_tokens.weight",),
+    )
+
+
 HF = {
+    "T5ForTokenClassification": _tokens(_CHECKPOINT),
+    "MT5ForTokenClassification": _tokens(_MULTILINGUAL),
+    "UMT5ForTokenClassification": _tokens(_MULTILINGUAL),
     "T5EncoderModel": _CHECKPOINT,
     "MT5EncoderModel": _MULTILINGUAL,
     "UMT5EncoderModel": _MULTILINGUAL,
