@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "bindings/prefix_names.h"
 #include "bindings/token_mask.h"
 #include "core/error.h"
 #include "engine/decoding/decoder.h"
@@ -69,6 +70,9 @@ std::shared_ptr<const PromptMedia> prompt_media(const Media &spans, const std::v
     return media;
 }
 
+// Each with its scale and the first position that has it.
+using HeldAdapters = std::vector<std::tuple<std::shared_ptr<LowRankAdapter>, float, int64_t>>;
+
 // A request and its parameters as they were when it was made.
 Request make_request(std::vector<int32_t> token_ids, const SamplingParams *params, std::string salt, int priority,
                      std::string key, bool external_logits, bool prompt_logits, bool grammar,
@@ -76,20 +80,25 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
                      std::vector<int64_t> snapshot_positions, std::optional<int64_t> second_text,
                      std::string speculation, std::vector<int32_t> prediction, const Media &media,
                      const std::vector<bool> &is_causal, const std::optional<Places> &places,
-                     std::vector<std::vector<int32_t>> bad_sequences,
-                     const std::vector<std::pair<std::shared_ptr<LowRankAdapter>, float>> &adapters,
+                     std::vector<std::vector<int32_t>> bad_sequences, const HeldAdapters &adapters,
                      std::vector<float> steering) {
     if (embedding && prompt_logits) throw RequestError("request", "embedding cannot be combined with prompt_logits");
     std::vector<std::pair<int32_t, std::string>> visible;
     for (const auto &[token, bytes] : visible_tokens) visible.emplace_back(token, std::string(bytes));
     std::vector<HeldAdapter> held;
     std::string adapters_name;
-    for (const auto &[adapter, scale] : adapters) {
+    std::vector<LateAdapter> late;
+    for (const auto &[adapter, scale, first] : adapters) {
         if (!adapter) throw RequestError("request", "an adapter is None");
         if (!std::isfinite(scale)) throw RequestError("request", cat("an adapter's scale is ", scale));
-        held.push_back({adapter, scale});
-        adapters_name += adapter->identity;
-        adapters_name.append(reinterpret_cast<const char *>(&scale), sizeof scale);
+        if (first < 0) throw RequestError("request", cat("an adapter's first position is ", first));
+        held.push_back({adapter, scale, first});
+        std::string name = adapter->identity;
+        name.append(reinterpret_cast<const char *>(&scale), sizeof scale);
+        if (first == 0)
+            adapters_name += name;
+        else
+            late.push_back({std::move(name), first});
     }
     auto found = prompt_media(media, is_causal, places, token_ids.size());
     return {std::move(token_ids),
@@ -112,6 +121,7 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
             std::move(found),
             std::move(bad_sequences),
             std::move(held),
+            std::move(late),
             std::move(adapters_name),
             std::move(steering)};
 }
@@ -153,14 +163,6 @@ py::object embedding_of(const py::object &self) {
     return py::array_t<float>({n}, event.logits.data(), self);
 }
 
-using MediaNames = std::vector<std::tuple<int64_t, int64_t, py::bytes>>;
-
-PrefixText prefix_text(std::vector<int32_t> tokens, std::string salt, std::string adapter, const MediaNames &media) {
-    PrefixText text{std::move(tokens), {std::move(adapter), {}, std::move(salt)}, {}};
-    for (const auto &[begin, end, digest] : media) text.media.push_back({begin, end, std::string(digest)});
-    return text;
-}
-
 void bind_mask_job(py::module_ &m) {
     py::class_<MaskJob>(m, "MaskJob")
         .def_property_readonly("request_id", [](const MaskJob &self) { return static_cast<uint64_t>(self.request); })
@@ -184,8 +186,7 @@ void bind_event(py::module_ &m) {
              py::arg("second_text") = py::none(), py::arg("speculation") = "",
              py::arg("prediction") = std::vector<int32_t>(), py::arg("media") = Media(),
              py::arg("is_causal") = std::vector<bool>(), py::arg("places") = py::none(),
-             py::arg("bad_sequences") = std::vector<std::vector<int32_t>>(),
-             py::arg("adapters") = std::vector<std::pair<std::shared_ptr<LowRankAdapter>, float>>(),
+             py::arg("bad_sequences") = std::vector<std::vector<int32_t>>(), py::arg("adapters") = HeldAdapters(),
              py::arg("steering") = std::vector<float>());
     py::class_<Timings>(m, "Timings")
         .def_readonly("queue_s", &Timings::queue_s)
@@ -444,23 +445,26 @@ void bind_decoder(py::module_ &m) {
         .def(
             "export_prefix",
             [](Decoder &self, std::vector<int32_t> tokens, const std::string &path, std::string salt,
-               std::string adapter, const MediaNames &media, const std::string &note) {
-                const PrefixText text = prefix_text(std::move(tokens), std::move(salt), std::move(adapter), media);
+               std::string adapter, const LateNames &late_adapters, const MediaNames &media, const std::string &note) {
+                const PrefixText text =
+                    prefix_text(std::move(tokens), std::move(salt), std::move(adapter), late_adapters, media);
                 py::gil_scoped_release release;
                 return self.export_prefix(text, path, note);
             },
             py::arg("token_ids"), py::arg("path"), py::kw_only(), py::arg("salt") = py::bytes(),
-            py::arg("adapter") = py::bytes(), py::arg("media") = MediaNames(), py::arg("note") = py::bytes())
+            py::arg("adapter") = py::bytes(), py::arg("late_adapters") = LateNames(), py::arg("media") = MediaNames(),
+            py::arg("note") = py::bytes())
         .def(
             "import_prefix",
             [](Decoder &self, std::vector<int32_t> tokens, const std::string &path, std::string salt,
-               std::string adapter, const MediaNames &media) {
-                const PrefixText text = prefix_text(std::move(tokens), std::move(salt), std::move(adapter), media);
+               std::string adapter, const LateNames &late_adapters, const MediaNames &media) {
+                const PrefixText text =
+                    prefix_text(std::move(tokens), std::move(salt), std::move(adapter), late_adapters, media);
                 py::gil_scoped_release release;
                 return self.import_prefix(text, path);
             },
             py::arg("token_ids"), py::arg("path"), py::kw_only(), py::arg("salt") = py::bytes(),
-            py::arg("adapter") = py::bytes(), py::arg("media") = MediaNames())
+            py::arg("adapter") = py::bytes(), py::arg("late_adapters") = LateNames(), py::arg("media") = MediaNames())
         .def(
             "find_missing",
             [](Decoder &self, Request request, const std::optional<std::vector<std::string>> &held) {

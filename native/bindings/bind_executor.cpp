@@ -142,6 +142,14 @@ void bind_executor(py::module_ &m) {
              py::arg("directory"), py::kw_only(), py::arg("source") = "", py::arg("load") = "mmap",
              py::arg("source_is_mapped") = false);
     py::class_<Executor, std::shared_ptr<Executor>>(m, "ExecutorBase");
+    py::class_<AdapterPair>(m, "AdapterPair")
+        .def(py::init([](std::string matrix, std::optional<Tensor> a, Tensor b, float factor, bool is_table,
+                         std::optional<Tensor> bias, std::optional<Tensor> lengths) {
+                 return AdapterPair{std::move(matrix), is_table,          std::move(a), std::move(b), factor,
+                                    std::move(bias),   std::move(lengths)};
+             }),
+             py::arg("matrix"), py::arg("a"), py::arg("b"), py::arg("factor"), py::kw_only(),
+             py::arg("is_table") = false, py::arg("bias") = py::none(), py::arg("lengths") = py::none());
     py::class_<LowRankAdapter, std::shared_ptr<LowRankAdapter>>(m, "LowRankAdapter")
         .def_property_readonly("identity", [](const LowRankAdapter &self) { return py::bytes(self.identity); })
         .def_property_readonly("size_bytes", [](const LowRankAdapter &self) { return self.size_bytes; });
@@ -226,15 +234,15 @@ void bind_executor(py::module_ &m) {
                                    return found;
                                })
         .def_property_readonly("n_pieces", &GraphExecutor::n_pieces)
+        .def_property_readonly("adapter_bytes", &GraphExecutor::adapter_bytes)
+        .def("keep_adapters_within", &GraphExecutor::keep_adapters_within, py::arg("size_bytes"))
         .def(
             "adapter",
             [](const GraphExecutor &self, const py::bytes &identity,
-               const std::vector<std::tuple<std::string, Tensor, Tensor, float>> &pairs) {
-                std::vector<AdapterPair> given;
-                for (const auto &[matrix, a, b, factor] : pairs) given.push_back({matrix, a, b, factor});
+               const std::vector<AdapterPair> &pairs) {
                 std::string name = identity;
                 py::gil_scoped_release release;
-                return self.adapter(std::move(name), given);
+                return self.adapter(std::move(name), pairs);
             },
             py::arg("identity"), py::arg("pairs"))
         .def(

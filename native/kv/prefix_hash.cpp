@@ -57,6 +57,12 @@ PrefixContext HashChain::context_of_block(int64_t begin, int64_t end) const {
     const auto add = [&context](int64_t number) {
         context.media.append(reinterpret_cast<const char *>(&number), sizeof number);
     };
+    for (const LateAdapter &late : context_.late) {
+        if (late.first >= end) continue;
+        const int64_t first = std::max<int64_t>(0, late.first - begin); // in the block
+        context.adapter += late.name;
+        context.adapter.append(reinterpret_cast<const char *>(&first), sizeof first);
+    }
     for (const MediaName &media : media_) {
         if (media.end <= begin || media.begin >= end) continue;
         // Which of its rows lie where in the block.
@@ -73,7 +79,7 @@ std::span<const PrefixHash> HashChain::of(std::span<const int32_t> tokens) {
         const auto parent = hashes_.empty() ? std::nullopt : std::optional(hashes_.back());
         const size_t begin = hashes_.size() * block_tokens_;
         const std::span<const int32_t> block = tokens.subspan(begin, block_tokens_);
-        if (media_.empty()) {
+        if (media_.empty() && context_.late.empty()) {
             hashes_.push_back(block_hash(parent, block, context_));
             continue;
         }

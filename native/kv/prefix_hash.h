@@ -27,11 +27,18 @@ struct PrefixHashHasher {
     }
 };
 
+// An adapter that changes tokens from a position on.
+struct LateAdapter {
+    std::string name;
+    int64_t first;
+};
+
 // Everything beside the tokens that K and V depend on, and who may share them.
 struct PrefixContext {
     std::string adapter; // name and version of the adapter, empty without one
     std::string media;   // digests of the images and sounds that the block holds rows of
     std::string salt;    // only equal salts share; by default the tenant's
+    std::vector<LateAdapter> late = {}; // a chain of hashes adds those of a block to `adapter`
 };
 
 // Hash of a full block after `parent` (none: the first block).  BLAKE2b-256, personal "quire.kv.block.1", over parent,
@@ -50,7 +57,8 @@ SourceNames source_names(std::span<const int32_t> source, int block_tokens, cons
 // The hashes of one sequence's full blocks, computed once each.
 class HashChain {
   public:
-    // Each block's context also names the media that it holds rows of, so that text before an image is shared.
+    // Each block's context also names the media and late adapters that it holds rows of, so that text before them is
+    // shared.
     HashChain(PrefixContext context, int block_tokens, std::vector<MediaName> media = {});
     // Hashes of the full blocks of `tokens`, which continue those of earlier calls.
     std::span<const PrefixHash> of(std::span<const int32_t> tokens);

@@ -181,7 +181,7 @@ def test_adapters_alone_and_with_a_model(tmp_path: Path, capsys: Capture) -> Non
         shown = info(capsys, str(path))
         assert "runs: with its model" in shown
         assert str(expected["base_model"]) in shown
-    assert "runs: merged into its model (quire lora merge" in info(capsys, str(dora))
+    assert "PEFT, DoRA" in info(capsys, str(dora))
     for model in ("x.gguf", "hf"):
         path = str(tmp_path / model)
         found = json.loads(info(capsys, path, "--lora", f"{file}:0.5,{folder}", "--json"))
@@ -191,6 +191,6 @@ def test_adapters_alone_and_with_a_model(tmp_path: Path, capsys: Capture) -> Non
         ]  # fmt: skip
         lines = info(capsys, path, "--lora", f"{folder},{other},{dora}").splitlines()
         refusals = [line for line in lines if line.startswith("runs: ")]
-        assert all(line.startswith("runs: no: [adapter] ") for line in refusals)
-        assert [name in line for name, line in zip(("qwen2", "use_dora"), refusals, strict=True)] == [True, True]
+        assert len(refusals) == 1
+        assert "qwen2" in refusals[0]
     assert "MODEL is an adapter" in info(capsys, str(file), "--lora", str(file), code=2)

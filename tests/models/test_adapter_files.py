@@ -11,11 +11,10 @@ from quire._native.quant import dequantize
 from quire.checkpoints.conversion import convert
 from quire.cli.main import main
 from quire.engine import LLM
-from quire.errors import UnsupportedError
 from quire.gguf import GGUFReader
 from quire.safetensors import SafetensorsFile
 from test_adapters import IDS, logits
-from test_request_adapters import LLAMA, make_adapter, merged, oracle_of
+from test_request_adapters import LLAMA, make_adapter, merged, oracle_of, scored
 from tiny_adapters import write_peft_adapter
 from tiny_checkpoints import write_checkpoint
 
@@ -112,7 +111,7 @@ def test_lists_and_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize(("arch", "modules"), [("llama", LLAMA), ("gpt2", ["c_attn", "c_fc"])], ids=["llama", "gpt2"])
 def test_merged_dora(tmp_path: Path, arch: str, modules: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """DoRA gives the rows of ``W + B A`` new lengths; it is refused beside a model.  Oracle: its formula in torch."""
+    """DoRA gives the rows of ``W + B A`` new lengths.  Oracle: its formula in torch."""
     write_checkpoint(tmp_path / "hf", arch)
     oracle, out, hf = oracle_of(arch), tmp_path / "merged.gguf", str(tmp_path / "hf")
     halves, random = make_adapter(tmp_path / "plain", oracle, modules, 3), np.random.default_rng(1)
@@ -143,5 +142,7 @@ def test_merged_dora(tmp_path: Path, arch: str, modules: list[str], capsys: pyte
     ):
         assert main(words) != 0
         assert "use_dora" in capsys.readouterr().err
-    with pytest.raises(UnsupportedError, match=r"use_dora.*quire lora merge"):
-        LLM(hf, lora_modules={"a": tmp_path / "a"}, threads=1)
+    with LLM(hf, lora_modules={"a": tmp_path / "a"}, threads=1, kv_dtype="f32", n_ctx=96) as model:
+        beside = scored(model, IDS, adapter="a")
+    rows = torch.log_softmax(torch.from_numpy(expected), -1).numpy()
+    assert np.abs(beside - [rows[i, IDS[i + 1]] for i in range(len(IDS) - 1)]).max() < 1e-3

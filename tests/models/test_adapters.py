@@ -121,7 +121,7 @@ REFUSED = {
     "shape": (pair(Q, n_in=32), {}, LoadError, r"have shapes \[2, 32\]"),
     "ranks": (pair(Q, ranks=(2, 3)), {}, LoadError, r"have shapes \[2, 64\] and \[64, 3\]"),
     "norm": ({"blk.0.attn_norm.weight": np.ones(64, np.float32)}, {}, UnsupportedError, "'blk.0.attn_norm.weight'"),
-    "embedding": (pair("token_embd.weight", 64, 272), {}, UnsupportedError, r"\(1\): token_embd.weight"),
+    "embedding": (pair("token_embd.weight", 64, 272), {}, UnsupportedError, "embeddings"),
     "layer": (pair("blk.9.attn_q.weight") | pair(Q), {}, UnsupportedError, r"\(1\): blk.9.attn_q.weight"),
 }  # fmt: skip
 

@@ -140,6 +140,19 @@ def test_memory_for_adapters(counting: CountingDevice, files: Files) -> None:
         check(model, files)
 
 
+def test_device_copies_count_in_the_budget(counting: CountingDevice, files: Files) -> None:
+    """Those that no step needs go; a step's own stay, whatever they take."""
+    sizes = []
+    for budget in (0, 400_000):
+        with opened(files, "whole", lora_cache_size=budget) as model:
+            check(model, files, ["r20", "two", "r5"])
+            assert model._adapters is not None
+            sizes.append(model._adapters._executor.adapter_bytes)
+            n_loaded = sum(each.is_loaded for each in model.adapters)
+            assert n_loaded == (1 if budget else len(files.adapters))
+    assert 0 < sizes[1] < 0.6 * sizes[0]
+
+
 def test_a_device_without_products_by_row(counting: CountingDevice, files: Files) -> None:
     """Adapters of the options are then a part of the model."""
     with counting.without("MUL_MAT_ID"):

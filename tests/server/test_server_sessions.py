@@ -12,14 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+import quire
 from one_call import call, post
 from quire.files.histories import decode, encode
+from quire.gguf import GGUFReader
 from quire.server.routes.session_turns import pinned
 from quire.server.service.caller import Caller
 from quire.server.service.session_store import SessionStore
 from quire.server.worker.protocol import Ask
 from served import served, wait_until
+from tiny_adapters import write_gguf_adapter
 
 SYSTEM = {"role": "system", "content": "You are a helpful fox. " * 20}
 GREEDY = {"temperature": 0, "max_tokens": 6}
@@ -35,10 +39,23 @@ def clients(tmp_path_factory: pytest.TempPathFactory, saved: Path) -> Iterator[l
     folder = tmp_path_factory.mktemp("server")
     (folder / "keys").write_text("first-key-0123456789\nsecond-key-0123456789\n")
     arguments = ["--api-key-file", str(folder / "keys"), "--slot-save-path", str(saved)]
+    arguments += ["--lora-modules", f"fox={write_random_adapter(folder / 'fox.gguf')}"]
     with served(folder, arguments) as server:
         found = [server.client(headers={"x-api-key": f"{name}-key-0123456789"}) for name in ("first", "second")]
         with found[0], found[1]:
             yield found
+
+
+def write_random_adapter(path: Path) -> Path:
+    """Write an adapter for the packaged model that changes its answers."""
+    (model,) = Path(quire.__file__).parent.glob("data/tiny-chat*.gguf")
+    reader, rng, tensors = GGUFReader(model), np.random.default_rng(3), {}
+    for info in reader.tensors:
+        if info.name.endswith("ffn_down.weight"):
+            n_out, n_in = info.shape
+            tensors[f"{info.name}.lora_a"] = (0.3 * rng.standard_normal((4, n_in))).astype(np.float32)
+            tensors[f"{info.name}.lora_b"] = (0.3 * rng.standard_normal((n_out, 4))).astype(np.float32)
+    return write_gguf_adapter(path, tensors, {"general.architecture": reader.metadata.text("general.architecture")})
 
 
 def made(client: httpx.Client, path: str, body: Any = None, status: int = 200) -> Any:
@@ -93,6 +110,26 @@ def test_turns_equal_requests_with_the_whole_history(clients: list[httpx.Client]
 def test_a_session_does_not_begin_with_a_wrong_message(message: dict[str, Any]) -> None:
     answer = post("/v1/sessions", {"messages": [SYSTEM, message]})
     assert (answer.status_code, "messages[1]" in answer.text) == (400, True)
+
+
+def test_sessions_keep_their_adapter(clients: list[httpx.Client]) -> None:
+    """Turns, forks, pins and restored sessions use it; a turn equals a request with the whole history and the adapter."""
+    client, history = clients[0], [SYSTEM, *user("Hello")]
+    session = made(client, "/v1/sessions", {"model": "fox", "messages": [SYSTEM]})["id"]
+    first = said(client, session=session, messages=user("Hello"))
+    assert first == said(client, model="fox", messages=history, cache_salt="y")
+    assert first != said(client, messages=history)
+    history += [{"role": "assistant", "content": first}, *user("Why?")]
+    expected = said(client, model="fox", messages=history, cache_salt="y")
+    made(client, f"/v1/sessions/{session}/pin")
+    fork = made(client, f"/v1/sessions/{session}/fork")["id"]
+    made(client, f"/v1/sessions/{session}/save", {"filename": "with-adapter"})
+    other = made(client, "/v1/sessions", {})["id"]
+    made(client, f"/v1/sessions/{other}/restore", {"filename": "with-adapter"})
+    for each in (fork, other, session):
+        assert said(client, session=each, messages=user("Why?")) == expected
+    for each in (fork, other, session):
+        assert client.delete(f"/v1/sessions/{each}").status_code == 200
 
 
 def test_raw_prompts_continue(clients: list[httpx.Client]) -> None:

@@ -50,12 +50,14 @@ def write_peft_adapter(
 ) -> Path:
     """Write a folder like PEFT.  ``halves`` are named by modules with ``.lora_A`` and ``.lora_B``.
 
-    Vectors are named as PEFT names ``.lora_magnitude_vector``.
+    Vectors and halves of embeddings have their whole names.
     """
     folder.mkdir()
     (folder / "adapter_config.json").write_text(json.dumps(PEFT_CONFIG | dict(config)), encoding="utf-8")
     tensors = {
-        f"base_model.model.{name}{'.weight' if half.ndim != 1 else ''}": np.ascontiguousarray(half)
+        f"base_model.model.{name}{'' if half.ndim == 1 or '.lora_embedding_' in name else '.weight'}": np.ascontiguousarray(
+            half
+        )
         for name, half in halves.items()
     }
     write_safetensors(folder / "adapter_model.safetensors", tensors, dtype)

@@ -103,7 +103,7 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
 
 SequenceSpec ActiveRequest::take_spec() {
     std::vector<int32_t> source;
-    PrefixContext context{request.adapters_name, {}, request.salt};
+    PrefixContext context{request.adapters_name, {}, request.salt, request.late_adapters};
     if (std::ranges::any_of(request.steering, [](float each) { return each != 0.0f; })) {
         const auto *bytes = reinterpret_cast<const char *>(request.steering.data());
         context.adapter += cat("steering ", request.steering.size(), ' ');

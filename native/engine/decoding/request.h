@@ -56,7 +56,9 @@ struct Request {
     std::shared_ptr<const PromptMedia> media = {}; // null: the prompt is text
     std::vector<std::vector<int32_t>> bad_sequences = {}; // tokens that no answer has in this order
     std::vector<HeldAdapter> adapters = {};
-    std::string adapters_name = {}; // names contents and scales; only requests with the same name share cached blocks
+    std::vector<LateAdapter> late_adapters = {}; // those of `adapters` that begin later
+    // Names contents and scales of the others; only requests with the same name share cached blocks.
+    std::string adapters_name = {};
     std::vector<float> steering = {}; // numbers that the model reads beside each token, after those of media
 };
 

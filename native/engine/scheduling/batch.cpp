@@ -73,11 +73,15 @@ void add_slots(GroupBatch &group, const BlockTable &table, int64_t first, int64_
     for (int64_t i = first; i < first + n; ++i) group.slots.push_back(table.slot(i));
 }
 
-// `n_items`: sequences of the batch so far.
-void add_used_adapters(StepBatch &batch, const Sequence &sequence, size_t n_items) {
+// For rows of the positions [first, first + n).  `n_items`: sequences of the batch so far.
+void add_used_adapters(StepBatch &batch, const Sequence &sequence, int64_t first, int64_t n, size_t n_items) {
     if (sequence.adapters.empty() && batch.adapters.empty()) return;
     batch.adapters.resize(n_items);
-    for (const HeldAdapter &held : sequence.adapters) batch.adapters.back().push_back({held.adapter.get(), held.scale});
+    for (const HeldAdapter &held : sequence.adapters) {
+        const int64_t skipped = std::max<int64_t>(0, held.first - first);
+        if (skipped < n)
+            batch.adapters.back().push_back({held.adapter.get(), held.scale, static_cast<int32_t>(skipped)});
+    }
 }
 
 } // namespace
@@ -102,7 +106,7 @@ void fill_batch(StepBatch &batch, const Plan &plan, const CachePool &pool) {
             }
         }
         if (cache.state()) batch.states.push_back(index(*cache.state()));
-        add_used_adapters(batch, *item.sequence, batch.n_kv.size());
+        add_used_adapters(batch, *item.sequence, item.first, item.n_tokens, batch.n_kv.size());
     }
     add_axes(batch, plan);
     if (!pool.has_bidirectional_media()) return;
@@ -135,7 +139,7 @@ bool fill_source_batch(StepBatch &batch, const Plan &plan, const CachePool &pool
         for (int32_t i = 0; i < item.n_encoded; ++i) batch.positions.push_back(i);
         batch.row_begin.push_back(static_cast<int32_t>(batch.tokens.size()));
         batch.n_kv.push_back(item.n_encoded);
-        add_used_adapters(batch, *item.sequence, batch.n_kv.size());
+        add_used_adapters(batch, *item.sequence, 0, item.n_encoded, batch.n_kv.size());
         for (size_t i = 0; i < batch.groups.size(); ++i) {
             if (!pool.lifetime(i).of_source) continue;
             const BlockTable &table = item.sequence->cache.tables()[i];

@@ -20,10 +20,11 @@ namespace quire {
 enum class SequenceId : uint64_t {};
 enum class LogitRows { last, every }; // for the prompt: only the row that is sampled from, or one per position
 inline constexpr int64_t no_second_text = std::numeric_limits<int64_t>::max();
-// An adapter that a sequence holds, and the scale that it is added with.
+// An adapter that a sequence holds, the scale that it is added with, and the first position that has it.
 struct HeldAdapter {
     std::shared_ptr<const LowRankAdapter> adapter;
     float scale;
+    int64_t first = 0;
 };
 enum class SequenceQueue { waiting, running, following };
 

@@ -18,6 +18,10 @@ void add_sequence(AdapterRows &rows, const AdapterUse &use, std::pair<int32_t, i
     }
 }
 
+std::pair<int32_t, int32_t> use_rows(const StepBatch &batch, size_t s, size_t level, Lead lead) {
+    return batch.rows_of(s, lead == Lead::rows, batch.adapters[s][level].skipped);
+}
+
 } // namespace
 
 std::vector<AdapterRows> adapter_rows(const StepBatch &batch, Lead lead) {
@@ -31,7 +35,7 @@ std::vector<AdapterRows> adapter_rows(const StepBatch &batch, Lead lead) {
         std::ranges::sort(order);
         AdapterRows &rows = levels.emplace_back();
         for (const auto &[adapter, s] : order)
-            add_sequence(rows, batch.adapters[s][level], batch.rows_of(s, lead == Lead::rows));
+            add_sequence(rows, batch.adapters[s][level], use_rows(batch, s, level, lead));
     }
 }
 

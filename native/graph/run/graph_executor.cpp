@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/system.h"
+#include "graph/operations/fused/embed.h"
 #include "graph/operations/fused/linear.h"
 #include "graph/run/merged_products.h"
 #include "graph/run/pass.h"
@@ -233,12 +234,16 @@ void GraphExecutor::make_programs(const ExecutorOptions &options) {
 std::shared_ptr<LowRankAdapter> GraphExecutor::adapter(std::string identity,
                                                        const std::vector<AdapterPair> &pairs) const {
     const auto products_at = [&](bool on_devices) {
-        std::vector<WeightRef> found;
-        for_operations(
-            passes(), [&](Place place) { return is_device(place) == on_devices; },
-            [&](const OperationKind &kind) {
-                if (const auto *linear = dynamic_cast<const Linear *>(&kind)) found.push_back(linear->weight());
-            });
+        std::vector<AdaptedWeights::Use> found;
+        for (const Pass *pass : passes())
+            for (const Piece &piece : pass->pieces())
+                if (is_device(piece.place) == on_devices)
+                    for (const Operation &operation : piece.trace.operations) {
+                        if (const auto *linear = operation.as<Linear>()) found.push_back({linear->weight(), false});
+                        const auto *embed = operation.as<Embed>();
+                        if (embed != nullptr && operation.inputs[0] == tokens_operation)
+                            found.push_back({embed->weight(), true});
+                    }
         return found;
     };
     AdaptedWeights products{products_at(false), products_at(true)};
@@ -253,6 +258,18 @@ std::shared_ptr<LowRankAdapter> GraphExecutor::adapter(std::string identity,
         products.devices_have_bf16 = products.devices_have_bf16 && has(dtypes, DType::bf16);
     }
     return make_adapter(std::move(identity), own_ ? &own_->kernels : nullptr, products, pairs);
+}
+
+size_t GraphExecutor::adapter_bytes() const {
+    size_t size_bytes = 0;
+    for (const auto &part : devices_)
+        if (part->stock) size_bytes += part->stock->adapters.size_bytes();
+    return size_bytes;
+}
+
+void GraphExecutor::keep_adapters_within(size_t size_bytes) const {
+    for (const auto &part : devices_)
+        if (part->stock) part->stock->adapters.keep_within(size_bytes);
 }
 
 std::shared_ptr<ThreadTeam> GraphExecutor::team() const { return own_ ? own_->team : nullptr; }

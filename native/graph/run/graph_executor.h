@@ -60,6 +60,10 @@ class GraphExecutor : public Executor {
     // An adapter that requests to this model may use.  UnsupportedError if a device lacks products with a matrix per row;
     // otherwise the errors of make_adapter.  Thread-safe.
     std::shared_ptr<LowRankAdapter> adapter(std::string identity, const std::vector<AdapterPair> &pairs) const;
+    // Bytes of adapters on devices, where those that no step needs stay within a limit (0: none) that is set before the
+    // first step.
+    size_t adapter_bytes() const;
+    void keep_adapters_within(size_t size_bytes) const;
 
     std::shared_ptr<ThreadTeam> team() const; // used by Quire's own kernels, to be shared; null without them
     size_t cache_bytes() const; // at most in use: the budget, null blocks and the zero state

@@ -7,9 +7,12 @@ namespace quire {
 
 struct StockParts;
 
-// `made`, the product of `weight` and `x`, plus scale * B (A x) for each adapter of a row; `made` itself in steps without
-// adapters, and where none changes the matrix.
-ggml_tensor *with_adapters(const StockParts &parts, const Weight *weight, ggml_tensor *x, ggml_tensor *made);
+// `made`, the product of `weight` and `x` plus `bias`, if any, with the changes of each adapter of a row; `made` itself in
+// steps without adapters, and where none changes the matrix.
+ggml_tensor *with_adapters(const StockParts &parts, const Weight *weight, ggml_tensor *x, ggml_tensor *made,
+                           ggml_tensor *bias);
+// As with_adapters, where `made` is the rows of tokens `ids` in a table.
+ggml_tensor *with_table_adapters(const StockParts &parts, const Weight *weight, ggml_tensor *ids, ggml_tensor *made);
 size_t adapter_tensors(const GraphKey &key); // records that a product needs for them
 
 struct StepToFill;

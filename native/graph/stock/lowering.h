@@ -58,6 +58,8 @@ struct AdapterPlace {
 struct AdapterInput {
     // i32 [n], f32 [n, 1, 1]: where the row's adapter is (graph/stock/device_adapters.h), and its scale.
     ggml_tensor *slots = nullptr, *scales = nullptr;
+    // By the rows of a table: i32 [n], the row's token in the tables of all slots, which lie one after the other.
+    std::map<int64_t, ggml_tensor *> table_rows = {};
 };
 
 // Input tensors, filled by step_inputs before each run; null if absent.

@@ -56,9 +56,10 @@ struct StepBatch {
     std::vector<std::vector<AdapterUse>> adapters = {};
     std::span<const float> features = {}; // [n_rows, n] that the trace reads; borrowed until the step has run
 
-    // [begin, end) of a sequence's rows: of the step's tokens, or of those whose logits are needed.
-    std::pair<int32_t, int32_t> rows_of(size_t sequence, bool of_logits) const {
-        const int32_t begin = row_begin[sequence], end = row_begin[sequence + 1];
+    // [begin, end) of a sequence's rows after the first `skipped`: of the step's tokens, or of those whose logits are
+    // needed.
+    std::pair<int32_t, int32_t> rows_of(size_t sequence, bool of_logits, int32_t skipped = 0) const {
+        const int32_t begin = row_begin[sequence] + skipped, end = row_begin[sequence + 1];
         if (!of_logits) return {begin, end};
         const auto at = [&](int32_t row) {
             return static_cast<int32_t>(std::ranges::lower_bound(logit_rows, row) - logit_rows.begin());

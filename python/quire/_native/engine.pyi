@@ -128,7 +128,8 @@ class Request:
             position.
         bad_sequences: Tokens that no answer contains in this order.
         steering: Numbers that the model reads beside each token, after those of media.
-        adapters: Low-rank adapters with their scales, in the order in which they are added.
+        adapters: Low-rank adapters with their scales and the first position that each changes, in the order in which
+            they are added.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class Request:
         is_causal: Sequence[bool] = [],
         places: npt.NDArray[np.int32] | None = None,
         bad_sequences: Sequence[Sequence[int]] = [],
-        adapters: Sequence[tuple[LowRankAdapter, float]] = [],
+        adapters: Sequence[tuple[LowRankAdapter, float, int]] = [],
         steering: Sequence[float] = [],
     ) -> None: ...
 
@@ -678,13 +679,15 @@ class Decoder:
         *,
         salt: bytes = b"",
         adapter: bytes = b"",
+        late_adapters: Sequence[tuple[bytes, int]] = [],
         media: Sequence[tuple[int, int, bytes]] = [],
         note: bytes = b"",
     ) -> int:
         """Save the longest prefix of a text that the cache has to a file; return its number of tokens.
 
-        The file is private, and replaced as a whole.  ``salt``, ``adapter`` and ``media`` (first row, end and digest of
-        each) are those of the requests that computed it; ``note`` is kept in the file for ``prefix_note``.
+        The file is private, and replaced as a whole.  ``salt``, ``adapter``, ``late_adapters`` (name and first position
+        of each) and ``media`` (first row, end and digest of each) are those of the requests that computed it; ``note``
+        is kept in the file for ``prefix_note``.
 
         Raises:
             RequestError: The cache has nothing of the text.
@@ -699,6 +702,7 @@ class Decoder:
         *,
         salt: bytes = b"",
         adapter: bytes = b"",
+        late_adapters: Sequence[tuple[bytes, int]] = [],
         media: Sequence[tuple[int, int, bytes]] = [],
     ) -> int:
         """Load what a file of ``export_prefix`` has of a text into the pool; return how many of its tokens are cached.

@@ -400,6 +400,22 @@ def moe(
     """
 
 @final
+class AdapterPair:
+    """An adapter's change of one matrix; see ``quire.checkpoints.conversion.adapter_pairs.Pair``."""
+
+    def __init__(
+        self,
+        matrix: str,
+        a: Tensor | None,
+        b: Tensor,
+        factor: float,
+        *,
+        is_table: bool = False,
+        bias: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> None: ...
+
+@final
 class LowRankAdapter:
     """A low-rank adapter (Hu et al. 2021, "LoRA") in the form that an executor's steps read; immutable."""
 
@@ -504,17 +520,11 @@ class Executor(ExecutorBase):
         No memory is taken; the CPU's bytes are for weights that are not packed.  Raises the executor's errors, except
         CapacityError.
         """
-    def adapter(self, identity: bytes, pairs: Sequence[tuple[str, Tensor, Tensor, float]]) -> LowRankAdapter:
-        """Return an adapter for requests to this model; thread-safe.
-
-        Args:
-            identity: Names the contents, as cached prefixes are shared by name.
-            pairs: The matrix's name, A ``[rank, in]``, B ``[out, rank]``, both f32, and the factor of ``B (A x)``.
-
-        Raises:
-            UnsupportedError: A part of the model runs by ggml's operators, or no product reads a matrix.
-            ShapeError: A pair does not fit its matrix.
-        """
+    def adapter(self, identity: bytes, pairs: Sequence[AdapterPair]) -> LowRankAdapter:
+        """Return an adapter for requests.  UnsupportedError or ShapeError if it does not fit the model; thread-safe."""
+    def keep_adapters_within(self, size_bytes: int) -> None: ...
+    @property
+    def adapter_bytes(self) -> int: ...
     @property
     def n_vocab(self) -> int: ...
     @property

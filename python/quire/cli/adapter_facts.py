@@ -85,7 +85,8 @@ def _of_folder(folder: Path) -> AdapterFacts:
     peft = PeftFolder(folder)
     halves = [half for product in peft.products.values() for half in (product.left, product.right)]
     ranks = {product.rank for product in peft.products.values()}
-    kind, base = "PEFT, DoRA" if peft.magnitudes else "PEFT", peft.config.base_name or None
+    kinds = ["PEFT"] + ["DoRA"] * bool(peft.magnitudes) + ["aLoRA"] * bool(peft.config.invocation)
+    kind, base = ", ".join(kinds), peft.config.base_name or None
     return AdapterFacts(
         str(folder), kind, None, base, sorted(ranks), peft.config.alpha,
         len(halves), sum(math.prod(half.shape) for half in halves), peft.size_bytes,
@@ -99,12 +100,13 @@ def refusals(source: Path, model: GGUFReader, adapters: Sequence[tuple[str, floa
     """
     from ..checkpoints.conversion import opened_adapters
     from ..models import load_model
+    from ..nn.adapter import BY_REQUEST
 
     found = []
     with _base(source, model) as base:
         for adapter in adapters:
             try:
-                with opened_adapters([adapter], base) as opened:
+                with opened_adapters([adapter], base, takes=BY_REQUEST) as opened:
                     load_model(model, adapters=opened)
             except QuireError as error:
                 found.append(str(error))

@@ -160,9 +160,6 @@ def _show_adapter(path: Path, *, as_json: bool) -> None:
         print(json.dumps(facts))
         return
     print_adapters([facts])
-    if facts["format"] == "PEFT, DoRA":
-        print(f"runs: merged into its model (quire lora merge MODEL OUT.gguf --lora {one_line(str(path))})")
-        return
     print(f"runs: with its model (check: quire info MODEL --lora {one_line(str(path))})")
 
 

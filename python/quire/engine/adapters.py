@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
-from ..errors import CapacityError, RequestError
+from ..errors import CapacityError, RequestError, UnsupportedError
 from ..params.rules import LORA_SCALE_MAX, Float
 
 if TYPE_CHECKING:
     from .._native.graph import Executor, LowRankAdapter
     from ..files.gguf import GGUFReader
 
-__all__ = ["NO_LIBRARY", "AdapterInfo", "AdapterLibrary"]
+__all__ = ["NO_LIBRARY", "AdapterInfo", "AdapterLibrary", "adapter_names"]
 
 _MOST_NAME = 256  # characters
 NO_LIBRARY = (
@@ -49,6 +50,7 @@ class _Entry:
     identity: bytes = b""
     rank: int = 0
     targets: tuple[str, ...] = ()
+    invocation: tuple[int, ...] = ()
     size_bytes: int = 0
     native: LowRankAdapter | None = None
     used: int = 0  # when it was last used, by a count
@@ -71,17 +73,22 @@ class AdapterLibrary:
         max_loras: int,
         max_bytes: int = 0,
         max_rank: int | None = None,
+        generates: bool = True,
     ) -> None:
         """Keep adapters for the model of ``executor``.
 
         Args:
             executor: Runs the model.
-            base: The model's file; only its keys and the shapes of its tensors are read.
+            base: The model's file; tensors are read for adapters that need the model's own values.
             products: The matrices that adapters can change, with the factor of their products.
             max_loras: Adapters in memory.
-            max_bytes: Their bytes; 0: no limit.
+            max_bytes: Their bytes, in host memory and on devices; 0: no limit.  Devices keep those that no step needs
+                within half of it.
             max_rank: Refuse adapters of a larger rank.
+            generates: Prompts have no encoder of their own.
         """
+        self._generates = generates
+        executor.keep_adapters_within(max_bytes // 2)
         self._executor, self._base, self._products = executor, base, products
         self._max_loras, self._max_bytes, self._max_rank = max_loras, max_bytes, max_rank
         self._lock = threading.Lock()
@@ -135,8 +142,17 @@ class AdapterLibrary:
             for entry, scale in entries:
                 entry.scale = scale
 
-    def chosen(self, choice: Sequence[tuple[str, float]] | None) -> list[tuple[LowRankAdapter, float]]:
-        """Return the adapters of a request, None for those that apply by default, reading them again if necessary.
+    def chosen(
+        self, choice: Sequence[tuple[str, float]] | None, token_ids: Sequence[int] = ()
+    ) -> list[tuple[LowRankAdapter, float, int]]:
+        """Return the adapters of a request with their scales and the first position that each changes.
+
+        They are read again if necessary.  An adapter with invocation tokens begins with the last of them in the prompt,
+        and is left out if there are none.
+
+        Args:
+            choice: Names with scales; None: those that apply by default.
+            token_ids: The prompt.
 
         Raises:
             RequestError: An adapter is not known.
@@ -156,7 +172,10 @@ class AdapterLibrary:
                 )
             for entry, _ in entries:
                 self._use(entry)
-        return [(self._native(entry, names), scale) for entry, scale in entries]
+            self._drop_oldest(names)  # copies on devices may have grown
+        found = [(self._native(entry, names), scale, entry.invocation) for entry, scale in entries]
+        begun = [(native, scale, _last_of(invocation, token_ids)) for native, scale, invocation in found]
+        return [(native, scale, first) for native, scale, first in begun if first is not None]
 
     def close(self) -> None:
         """Forget all adapters."""
@@ -181,7 +200,7 @@ class AdapterLibrary:
 
     def _drop_oldest(self, kept: set[str]) -> None:
         loaded = sorted((e for e in self._entries.values() if e.native is not None), key=lambda each: each.used)
-        n, size_bytes = len(loaded), sum(entry.size_bytes for entry in loaded)
+        n, size_bytes = len(loaded), sum(entry.size_bytes for entry in loaded) + self._executor.adapter_bytes
         for entry in loaded:
             if n <= self._max_loras and not 0 < self._max_bytes < size_bytes:
                 return
@@ -204,7 +223,9 @@ class AdapterLibrary:
         from ..checkpoints.conversion import adapter_pairs
 
         found = adapter_pairs(entry.path, self._base, self._products)
-        rank = max(len(a) for _, a, _, _ in found.pairs)
+        rank = max((pair.rank for pair in found.pairs), default=0)
+        if found.invocation and not self._generates:
+            raise UnsupportedError("[adapter] unsupported alora_invocation_tokens for a model that encodes its prompts")
         if self._max_rank is not None and rank > self._max_rank:
             raise RequestError(
                 f"[adapter] {Path(entry.path).name} has rank {rank}: at most {self._max_rank} is allowed"
@@ -218,14 +239,38 @@ class AdapterLibrary:
                 " (lora_cache_size)"
             )
         entry.identity, entry.rank, entry.size_bytes = found.identity, rank, native.size_bytes
-        entry.targets = tuple(name for name, _, _, _ in found.pairs)
+        entry.targets, entry.invocation = tuple(pair.name for pair in found.pairs), found.invocation
         return native
+
+
+class _Names(TypedDict):
+    adapter: bytes
+    late_adapters: list[tuple[bytes, int]]
+
+
+def adapter_names(
+    library: AdapterLibrary | None, choice: Sequence[tuple[str, float]] | None, token_ids: Sequence[int]
+) -> _Names:
+    """Return the names of a request's adapters in the cache's hashes, as the decoder forms them."""
+    chosen = [] if library is None else library.chosen(choice, token_ids)
+    names = [(adapter.identity + struct.pack("=f", scale), first) for adapter, scale, first in chosen]
+    return {
+        "adapter": b"".join(name for name, first in names if first == 0),
+        "late_adapters": [(name, first) for name, first in names if first > 0],
+    }
 
 
 def _info(entry: _Entry) -> AdapterInfo:
     return AdapterInfo(
         entry.name, entry.path, entry.scale, entry.rank, entry.targets, entry.size_bytes, entry.native is not None
     )
+
+
+def _last_of(invocation: tuple[int, ...], token_ids: Sequence[int]) -> int | None:
+    """Return where the last of the invocations in a prompt begins; 0 without an invocation, None if it is not there."""
+    n = len(invocation)
+    ends = range(len(token_ids) - n, -1, -1)
+    return next((i for i in ends if tuple(token_ids[i : i + n]) == invocation), None) if n else 0
 
 
 def _checked_scale(scale: float) -> float:

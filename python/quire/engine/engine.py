@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 from .._native import engine as native
 from ..errors import CapacityError, QuireError, RequestError, UnsupportedError
 from ..params.sampling import PARAMETERS
-from .adapters import NO_LIBRARY
+from .adapters import NO_LIBRARY, adapter_names
 from .failures import Failure, item_of
 from .masks import MaskThreads
 
@@ -212,7 +211,7 @@ class Engine:
             places=None if request.media is None else request.media.places,
             snapshot_positions=() if request.media is None else request.media.ends,
             bad_sequences=request.bad_sequences,
-            adapters=() if self.adapters is None else self.adapters.chosen(choice),
+            adapters=() if self.adapters is None else self.adapters.chosen(choice, request.token_ids),
             steering=self._steering(params),
         )
 
@@ -247,11 +246,6 @@ class Engine:
         pin, n_tokens = decoder.pin(made)
         return number << 48 | pin, n_tokens
 
-    def _adapters_name(self, choice: ChosenAdapters) -> bytes:
-        """Return the name of adapters in the cache's hashes, as the decoder forms it."""
-        chosen = [] if self.adapters is None else self.adapters.chosen(choice)
-        return b"".join(adapter.identity + struct.pack("=f", scale) for adapter, scale in chosen)
-
     def export_prefix(
         self, token_ids: Sequence[int], path: str, salt: bytes, note: bytes, adapter: ChosenAdapters = None
     ) -> int:
@@ -260,14 +254,16 @@ class Engine:
         RequestError if it has nothing of it; CapacityError if the disk is full or blocks were evicted meanwhile;
         UnsupportedError if the model keeps no prefixes.
         """
-        return self.decoder().export_prefix(token_ids, path, salt=salt, note=note, adapter=self._adapters_name(adapter))
+        names = adapter_names(self.adapters, adapter, token_ids)
+        return self.decoder().export_prefix(token_ids, path, salt=salt, note=note, **names)
 
     def import_prefix(self, token_ids: Sequence[int], path: str, salt: bytes, adapter: ChosenAdapters = None) -> int:
         """Load what a file has of a text into the cache; return how many tokens the cache has now.
 
         LoadError if the file is damaged or of another model.
         """
-        return self.decoder().import_prefix(token_ids, path, salt=salt, adapter=self._adapters_name(adapter))
+        names = adapter_names(self.adapters, adapter, token_ids)
+        return self.decoder().import_prefix(token_ids, path, salt=salt, **names)
 
     def decoder(self) -> native.Decoder:
         """Return the decoder.  RequestError if the engine is closed or sleeps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -20,7 +21,17 @@ _HALVES = (".lora_a", ".lora_b")
 _ALPHA_MAX = 1e6
 _DTYPES = ("f32", "f16", "bf16", "q8_0")  # types of an adapter's tensors
 # Keys "adapter.*" that are read here or have no effect; others are rejected.
-_KEYS = ("adapter.type", "adapter.lora.alpha", "adapter.lora.task_name")
+_INVOCATION = "adapter.alora.invocation_tokens"
+_KEYS = ("adapter.type", "adapter.lora.alpha", "adapter.lora.task_name", _INVOCATION)
+TABLE, HEAD = "token_embd.weight", "output.weight"
+# Features beside pairs of products, with what to do where one is not supported.
+_MERGE = "merge it into a GGUF file with 'quire lora merge'"
+_FEATURES = {
+    "use_dora": _MERGE, "modules_to_save": _MERGE, "embeddings": _MERGE, "experts": _MERGE,
+    "alora_invocation_tokens": "only requests can choose such an adapter",
+}  # fmt: skip
+BY_REQUEST = frozenset(_FEATURES) - {"experts"}
+BY_MERGE = frozenset(_FEATURES) - {"alora_invocation_tokens"}
 
 
 @dataclass(frozen=True)
@@ -29,18 +40,44 @@ class Adapter:
 
     It adds ``scale * alpha / rank * B (A x)`` to the product of a matrix ``W [n_out, n_in]``, where ``A [rank, n_in]``
     is the tensor ``W.lora_a`` and ``B [n_out, rank]`` is ``W.lora_b``.  If alpha is absent or 0, the factor is
-    ``scale``.  ``merges``: it will be merged into the matrices, which some adapters need.
+    ``scale``.  For the table of embeddings, ``A [n_vocab, rank]`` has a row for each token.
+
+    ``takes``: what is supported beside pairs of products: "use_dora", "modules_to_save", "embeddings", "experts",
+    "alora_invocation_tokens".
     """
 
     reader: GGUFReader
     scale: float = 1.0
-    merges: bool = False
+    takes: frozenset[str] = frozenset()
 
     @property
     def magnitudes(self) -> Mapping[str, npt.NDArray[np.float32]]:
         """The length of each row of ``W + factor * B A``, by matrix (Liu et al. 2024, "DoRA"); empty for LoRA."""
         found: Mapping[str, npt.NDArray[np.float32]] = getattr(self.reader, "magnitudes", {})
         return found
+
+    @property
+    def wholes(self) -> Mapping[str, npt.NDArray[np.float32]]:
+        """Tensors that replace the model's, by name."""
+        found: Mapping[str, npt.NDArray[np.float32]] = getattr(self.reader, "wholes", {})
+        return found
+
+    @property
+    def experts(self) -> Mapping[str, Mapping[int, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]]:
+        """B ``[out, rank]`` times the factor and A ``[rank, in]`` of single experts, by tensor and expert."""
+        found = getattr(self.reader, "experts", {})
+        return {name: {i: (product.left, product.right) for i, product in each.items()} for name, each in found.items()}
+
+    @property
+    def invocation(self) -> tuple[int, ...]:
+        """The tokens from which on the adapter applies (Greenewald et al. 2025, "aLoRA"); empty: everywhere."""
+        metadata = self.reader.metadata
+        if _INVOCATION not in metadata:
+            return ()
+        value = metadata[_INVOCATION]
+        if not isinstance(value, Iterable) or isinstance(value, str):
+            raise LoadError(f"[adapter] {_INVOCATION} is {value!r:.40}: expected a list of tokens")
+        return tuple(int(token) for token in value)
 
     @property
     def alpha(self) -> float:
@@ -71,12 +108,9 @@ class Adapter:
             raise LoadError(f"[adapter] scale {self.scale} is not finite")
         if abs(self.alpha) > _ALPHA_MAX:
             raise LoadError(f"[adapter] alpha {self.alpha:g} is out of range: expected at most {_ALPHA_MAX:g}")
-        if self.magnitudes and not self.merges:
-            raise UnsupportedError(
-                "[adapter] unsupported use_dora here: merge it into a GGUF file with 'quire lora merge'"
-            )
         names = {info.name: info for info in self.reader.tensors}
-        if not names:
+        self._check_features()
+        if not names and not self.wholes and not self.experts:
             raise LoadError("[adapter] the file has no tensors")
         for name, info in names.items():
             base, dot, half = name.rpartition(".")
@@ -88,6 +122,16 @@ class Adapter:
             if str(info.dtype) not in _DTYPES:
                 expected = ", ".join(_DTYPES)
                 raise UnsupportedError(f"[adapter] tensor '{name}' has type {info.dtype}: expected one of {expected}")
+
+    def _check_features(self) -> None:
+        there = {
+            "use_dora": bool(self.magnitudes), "modules_to_save": bool(self.wholes),
+            "embeddings": TABLE + _HALVES[0] in self.reader, "experts": bool(self.experts),
+            "alora_invocation_tokens": bool(self.invocation),
+        }  # fmt: skip
+        for feature, advice in _FEATURES.items():
+            if there[feature] and feature not in self.takes:
+                raise UnsupportedError(f"[adapter] unsupported {feature} here: {advice}")
 
     def rank_of(self, name: str, n_in: int, n_out: int) -> int:
         """Return the rank of the pair for the matrix ``name [n_out, n_in]``, or 0 if there is none.
@@ -106,12 +150,27 @@ class Adapter:
             )
         return rank
 
+    def rank_of_table(self, n_vocab: int, dim: int) -> int:
+        """Return the rank of the pair for the embeddings ``[n_vocab, dim]``, or 0; LoadError if it does not fit."""
+        if TABLE + _HALVES[0] not in self.reader:
+            return 0
+        a, b = (list(self.reader.tensor_info(TABLE + half).shape) for half in _HALVES)
+        rank = b[-1]
+        if a != [n_vocab, rank] or b != [dim, rank]:
+            raise LoadError(
+                f"[adapter] lora_a and lora_b of '{TABLE}' have shapes {a} and {b}: expected [{n_vocab}, rank] and "
+                f"[{dim}, rank]"
+            )
+        return rank
+
     def factor(self, rank: int) -> float:
         """Return the factor of ``B (A x)``."""
         return self.scale * self.alpha / rank if self.alpha else self.scale
 
     def finish(self, taken: set[str]) -> None:
         """Raise UnsupportedError if a pair belongs to a tensor that is not among the matrices ``taken``."""
+        if "embeddings" in self.takes:
+            taken = taken | {TABLE, HEAD}
         left = sorted({info.name.rpartition(".")[0] for info in self.reader.tensors} - taken)
         if left:
             names = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")

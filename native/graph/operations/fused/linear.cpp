@@ -27,7 +27,7 @@ TraceTensor linear(const TraceTensor &x, WeightRef weight, WeightRef bias) {
 std::string Linear::describe() const { return "linear " + weight_->name + (bias_ ? " + " + bias_->name : ""); }
 
 ggml_tensor *Linear::lower(const StockParts &p) const {
-    return with_adapters(p, weight_.get(), p.inputs[0], lower_product(p));
+    return with_adapters(p, weight_.get(), p.inputs[0], lower_product(p), bias_ ? p.weight(bias_) : nullptr);
 }
 
 ggml_tensor *Linear::lower_product(const StockParts &p) const {
@@ -129,12 +129,18 @@ class ProductNode : public CpuNode {
     void run_adapted(const CpuRun &run, const AdapterSums &sums) {
         product_.activation = std::nullopt;
         product_.maxima = nullptr;
+        if (sums.has_lengths()) use_terms(false);
         const bool alone = product_cost_bytes(product_) + static_cast<int64_t>(sums.cost_bytes()) < alone_bytes;
         const ProductItems items(run.kernels, product_, alone ? 1 : run.team.n_workers());
         const int n_sums = sums.n_items(), n_items = n_sums + items.size();
         run.team.for_each(n_items, alone ? n_items : 1,
                           [&](int item) { item < n_sums ? sums.multiply_by_a(item) : items.run(item - n_sums); });
+        if (sums.has_lengths()) add_terms(run, sums, false);
         sums.add();
+        if (sums.has_lengths()) {
+            add_terms(run, sums, true);
+            use_terms(true);
+        }
         const RowKernels &kernels = run.kernels.rows();
         const int64_t n = parts_.front().matrix->n_out;
         float *out = adapted_.front().out;
@@ -148,6 +154,27 @@ class ProductNode : public CpuNode {
                     maxima_->floats()[row * n_strips(n) + at / strip_columns] =
                         kernels.largest(out + row * n + at, std::min(strip_columns, n - at));
             });
+    }
+
+    // Biases and the residual: added by the product itself, or not.
+    void use_terms(bool used) {
+        for (size_t p = 0; p < parts_.size(); ++p) product_.factors[p].bias = used ? parts_[p].bias : nullptr;
+        product_.residual = used && residual_ != nullptr ? residual_->floats() : nullptr;
+    }
+    // Adds them to rows whose lengths DoRA changes, or to the other rows.
+    void add_terms(const CpuRun &run, const AdapterSums &sums, bool changed) const {
+        const RowKernels &kernels = run.kernels.rows();
+        for (size_t p = 0; p < parts_.size(); ++p) {
+            const float *bias = parts_[p].bias, *residual = residual_ == nullptr ? nullptr : residual_->floats();
+            const int64_t n = parts_[p].matrix->n_out;
+            if (bias == nullptr && residual == nullptr) continue;
+            run.team.for_each(product_.n_rows, rows_together(n), [&](int row) {
+                if (sums.changes_lengths(p, row) != changed) return;
+                float *out = parts_[p].out->floats() + row * n;
+                if (bias != nullptr) kernels.add(out, bias, out, n);
+                if (residual != nullptr) kernels.add(residual + row * n, out, out, n);
+            });
+        }
     }
 
     Lead lead_;

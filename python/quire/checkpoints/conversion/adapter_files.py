@@ -18,6 +18,7 @@ from ...files.gguf_tools import write_changed
 from ...files.whole_file import WholeFile
 from ...models import load_model
 from ...nn import Adapter
+from ...nn.adapter import BY_MERGE, HEAD, TABLE
 from .low_rank import Product, effect_of
 from .made_reader import MadeReader
 from .peft_config import CONFIG
@@ -57,30 +58,53 @@ def write_merged(
         RequestError: The type is unknown.
         UnsupportedError: An adapter changes what Quire cannot change, or values cannot be stored in the type.
     """
-    with opened_adapters(given, base, merges=True) as adapters:
+    with opened_adapters(given, base, takes=BY_MERGE) as adapters:
         if len(adapters) > 1 and any(adapter.magnitudes for adapter in adapters):
             raise UnsupportedError("[adapter] unsupported use_dora beside other adapters: merge it alone")
         products = load_model(base, adapters=adapters).products
-        merged = [name for name in products if any(f"{name}.lora_a" in each.reader for each in adapters)]
-        types = {info.name: info.dtype for info in base.tensors}
+        sources = {info.name: info.name for info in base.tensors}  # by name in the new file
+        own_head = HEAD in sources or TABLE not in sources
+        changed = [name for name in [*sources, HEAD] if _changes(name, adapters)]
+        if not own_head and (TABLE in changed or HEAD in changed):
+            sources[HEAD] = TABLE  # the two differ from now on
+        merged = [name for name in changed if name in sources]
+        types = {name: base.tensor_info(source).dtype for name, source in sources.items()}
         if dtype is not None:
-            types |= dict.fromkeys(merged, _type_of(dtype))
+            matrices = (name for name in merged if len(base.tensor_info(sources[name]).shape) > 1)
+            types |= dict.fromkeys(matrices, _type_of(dtype))
         with GGUFWriter(out, base.metadata.text("general.architecture"), alignment=base.alignment) as writer:
             writer.copy_metadata(base.metadata, without=_SPLIT_KEYS)
-            for info in base.tensors:
-                writer.add_tensor(info.name, types[info.name], info.shape)
-            for done, info in enumerate(base.tensors):
+            for name, source in sources.items():
+                writer.add_tensor(name, types[name], base.tensor_info(source).shape)
+            for done, (name, source) in enumerate(sources.items()):
                 if progress is not None:
-                    progress(done, len(base.tensors), info.name)
-                tensor = base.tensor(info.name)
-                if info.name not in merged:
-                    writer.write(info.name, tensor)
+                    progress(done, len(sources), name)
+                tensor = base.tensor(source)
+                if name not in merged:
+                    writer.write(name, tensor)
                     continue
-                for slab in _merged(info.name, tensor, adapters, products[info.name]):
-                    writer.write(info.name, _stored(slab, types[info.name], info.name))
+                for slab in _merged(name, tensor, adapters, products.get(name, 1.0)):
+                    writer.write(name, _stored(slab, types[name], name))
             if progress is not None:
-                progress(len(base.tensors), len(base.tensors), "")
+                progress(len(sources), len(sources), "")
+    if not own_head and HEAD in sources:
+        _check_head(Path(out))
     return merged
+
+
+def _changes(name: str, adapters: Sequence[Adapter]) -> bool:
+    return any(f"{name}.lora_a" in each.reader or name in each.wholes or name in each.experts for each in adapters)
+
+
+def _check_head(out: Path) -> None:
+    """Remove a model whose architecture has no head beside the embeddings.  UnsupportedError for one."""
+    try:
+        load_model(GGUFReader(out))
+    except LoadError:
+        out.unlink()
+        raise UnsupportedError(
+            "[adapter] unsupported adapter of the embeddings or the head: the architecture has one matrix for both"
+        ) from None
 
 
 def _type_of(name: str) -> DType:
@@ -98,14 +122,19 @@ def _merged(name: str, tensor: Tensor, adapters: Sequence[Adapter], scale: float
     """Return the rows of ``W + factor B A / scale`` in slabs.  ``scale``: what the model multiplies the product by."""
     import numpy as np
 
-    n_out, n_in = tensor.shape
-    values = np.asarray(dequantize(tensor), np.float32).reshape(n_out, n_in).copy()
+    values: Array = np.array(dequantize(tensor), np.float32).reshape(tensor.shape)
+    n_out, n_in = (tensor.shape[0], tensor.shape[-1])
     for adapter in adapters:
-        if rank := adapter.rank_of(name, n_in, n_out):
-            a, b = (
-                np.asarray(dequantize(adapter.reader.tensor(f"{name}.lora_{half}")), np.float32).reshape(shape)
-                for half, shape in (("a", (rank, n_in)), ("b", (n_out, rank)))
-            )
+        if (whole := adapter.wholes.get(name)) is not None:
+            divided = scale if values.ndim > 1 else 1.0
+            values += np.float32(adapter.scale) * (whole / np.float32(divided) - values)
+        if name == TABLE and (rank := adapter.rank_of_table(n_out, n_in)):
+            a, b = _half(adapter, name, "a", (n_out, rank)), _half(adapter, name, "b", (n_in, rank))
+            values += np.float32(adapter.factor(rank)) * (a @ b.T)
+        for expert, (left, right) in adapter.experts.get(name, {}).items():
+            values[expert] += np.float32(adapter.scale) * (left @ right)
+        if name != TABLE and values.ndim == 2 and (rank := adapter.rank_of(name, n_in, n_out)):
+            a, b = _half(adapter, name, "a", (rank, n_in)), _half(adapter, name, "b", (n_out, rank))
             for begin in range(0, n_out, _SLAB_ROWS):
                 values[begin : begin + _SLAB_ROWS] += np.float32(adapter.factor(rank) / scale) * (
                     b[begin : begin + _SLAB_ROWS] @ a
@@ -115,7 +144,17 @@ def _merged(name: str, tensor: Tensor, adapters: Sequence[Adapter], scale: float
                 values *= (lengths / (abs(scale) * np.linalg.norm(values, axis=1)))[:, None]
     if not np.isfinite(values).all():
         raise LoadError(f"[adapter] merging '{name}' gives numbers that are not finite")
-    return [values[begin : begin + _SLAB_ROWS] for begin in range(0, n_out, _SLAB_ROWS)]
+    if values.ndim == 1:
+        return [values]
+    if values.ndim == 3:
+        values = values.reshape(-1, n_in)
+    return [values[begin : begin + _SLAB_ROWS] for begin in range(0, len(values), _SLAB_ROWS)]
+
+
+def _half(adapter: Adapter, name: str, half: str, shape: tuple[int, int]) -> Array:
+    import numpy as np
+
+    return np.asarray(dequantize(adapter.reader.tensor(f"{name}.lora_{half}")), np.float32).reshape(shape)
 
 
 def _stored(values: Array, dtype: DType, name: str) -> Tensor:
@@ -128,7 +167,8 @@ def _stored(values: Array, dtype: DType, name: str) -> Tensor:
 def write_gguf_adapter(folder: Path, base: GGUFReader, out: str | os.PathLike[str]) -> None:
     """Write a PEFT folder as llama.cpp's GGUF adapter for the model of ``base``; raises as ``PeftReader``."""
     with tempfile.TemporaryDirectory(prefix="quire-") as scratch, PeftReader(folder, base, Path(scratch)) as reader:
-        load_model(base, adapters=[Adapter(reader)])  # checks that it fits
+        # Checks that it fits.
+        load_model(base, adapters=[Adapter(reader, takes=frozenset({"embeddings", "alora_invocation_tokens"}))])
         write_changed(reader, out)
 
 

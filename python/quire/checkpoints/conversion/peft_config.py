@@ -32,9 +32,9 @@ _WITHOUT_EFFECT = (
 # Fields whose effect Quire does not compute, with the values that have none.  Null and empty values have none either.
 _FIXED: Mapping[str, tuple[object, ...]] = {
     "peft_type": ("LORA",), "bias": ("none",), "use_qalora": (False,), "use_bdlora": (False,),
-    "lora_bias": (False,), "ensure_weight_tying": (False,), "modules_to_save": (), "trainable_token_indices": (),
-    "target_parameters": (), "layer_replication": (), "megatron_config": (), "arrow_config": (), "kasa_config": (),
-    "monteclora_config": (), "velora_config": (), "alora_invocation_tokens": (), "invocation_string": (),
+    "lora_bias": (False,), "ensure_weight_tying": (False,), "trainable_token_indices": (),
+    "layer_replication": (), "megatron_config": (), "arrow_config": (), "kasa_config": (),
+    "monteclora_config": (), "velora_config": (), "invocation_string": (),
 }  # fmt: skip
 # Initializations that leave the model's weights unchanged.  With the others, the adapter needs changed weights.
 _BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal")
@@ -69,6 +69,12 @@ class PeftConfig:
         self.alpha = _finite("lora_alpha", fields.number("lora_alpha", 8.0))
         self._is_rank_stabilized = fields.flag("use_rslora", False)
         self.has_magnitudes = fields.flag("use_dora", False)
+        # The adapter applies from the last of these in a prompt on (Greenewald et al. 2025, "aLoRA").
+        self.invocation = tuple(_integers(fields, "alora_invocation_tokens"))
+        parameters = _texts(fields, "target_parameters")
+        self._parameters = [parameters] if isinstance(parameters, str) else parameters
+        saved = _texts(fields, "modules_to_save")
+        self._saved = [saved] if isinstance(saved, str) else saved
         ranks, alphas = fields.inner("rank_pattern"), fields.inner("alpha_pattern")
         self._match_time = MatchTime()
         self._ranks = [(self._end(one, "rank_pattern"), ranks.integer(one, low=1)) for one in ranks.names()]
@@ -94,6 +100,16 @@ class PeftConfig:
         """Return the factor that the module's ``B A`` is multiplied by."""
         alpha = _by_pattern(self._alphas, module, self.alpha)
         return alpha / math.sqrt(rank) if self._is_rank_stabilized else alpha / rank
+
+    def targets_parameter(self, module: str) -> bool:
+        """Return whether the module's pair is that of a parameter, such as the matrices of all experts."""
+        while module.endswith(".base_layer"):
+            module = module.removesuffix(".base_layer")
+        return any(f".{module}".endswith("." + name.rpartition(".")[0]) for name in self._parameters if "." in name)
+
+    def saves(self, module: str) -> bool:
+        """Return whether the configuration replaces a module as a whole."""
+        return any(module.endswith(name) for name in self._saved if name)
 
     def targets(self, module: str) -> bool:
         """Return whether the configuration adapts a module.  PEFT ignores the tensors of other modules."""

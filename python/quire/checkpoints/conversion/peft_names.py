@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from ...errors import LoadError, UnsupportedError
 from ...files.gguf import GGUFReader, Metadata
 from ...models import checkpoints_of
-from ..mapping import Change, Checkpoint, Fields, Source
+from ...nn.adapter import HEAD, TABLE
+from ..mapping import Array, Change, Checkpoint, Fields, Source
 from ..mapping.pictures import HOMES
 from .low_rank import Effect, effect_of
 from .made_reader import MadeReader
 
-__all__ = ["Place", "places_of"]
+__all__ = ["Place", "expert_names", "places_of", "wholes_of"]
 
 _WEIGHT = ".weight"
 # Keys and the configuration fields that they stand for, even if a function computes the key's value.
@@ -66,6 +67,75 @@ def places_of(shapes: Mapping[str, tuple[int, int]], base: GGUFReader) -> list[P
                 " open the checkpoint folder instead to use a PEFT adapter"
             )
     return found[0]
+
+
+def wholes_of(tensors: Mapping[str, Array], base: GGUFReader) -> dict[str, Array]:
+    """Return whole tensors of a checkpoint as those of ``base`` that they become, converted.
+
+    Raises UnsupportedError for a tensor without a counterpart of its own, and LoadError for one of another shape.
+    """
+    if not tensors:
+        return {}
+    found: list[dict[str, Array]] = []
+    left: list[str] = []
+    for config, tables in _conversions(base):
+        for table in tables:
+            made, missing = _converted(tensors, table, config, base)
+            if missing:
+                left = missing if not left or len(missing) < len(left) else left
+                continue
+            found.append(made)
+            break
+    if not found:
+        names = ", ".join(left[:5]) + (", ..." if left[5:] else "")
+        raise UnsupportedError(
+            f"[adapter] no tensors of their own in the model for {len(left)} of the adapter's: {names}"
+        )
+    for other in found[1:]:
+        if other.keys() != found[0].keys() or any((other[name] != found[0][name]).any() for name in other):
+            raise UnsupportedError(
+                "[adapter] the model is a file, and checkpoints of its architecture differ in the replaced tensors:"
+                " open the checkpoint folder instead to use a PEFT adapter"
+            )
+    return found[0]
+
+
+def _converted(
+    tensors: Mapping[str, Array], table: _Table, config: Fields, base: GGUFReader
+) -> tuple[dict[str, Array], list[str]]:
+    """Return the tensors under their new names, and the names of those that the table lacks."""
+    import numpy as np
+
+    numbers = {part for name in tensors for part in name.split(".") if part.isascii() and part.isdecimal()}
+    made, used = dict[str, Array](), set[str]()
+    for target, source in table.items():
+        if len(source.names) != 1 or source.multiplied:
+            continue
+        for layer in sorted(numbers, key=int) if "{i}" in target else [""]:
+            given, become = source.names[0].replace("{i}", layer), target.replace("{i}", layer)
+            for end in ("", _WEIGHT, ".bias"):
+                name, place = given + end, become + end
+                if name not in tensors or (place not in base and not (place == HEAD and TABLE in base)):
+                    continue
+                values = tensors[name]
+                values = values if source.change is None else np.asarray(source.change(values, config), np.float32)
+                shape = tuple(base.tensor_info(place if place in base else TABLE).shape)
+                if values.shape != shape:
+                    raise LoadError(f"[adapter] '{name}' has shape {list(values.shape)}: expected {list(shape)}")
+                made[place] = values
+                used.add(name)
+    return made, sorted(set(tensors) - used)
+
+
+def expert_names(base: GGUFReader) -> dict[str, str]:
+    """Return the names of matrices of single experts, with ``{e}`` and perhaps ``{i}``, and the file's tensors."""
+    return {
+        source.names[0].removesuffix(_WEIGHT): target.removesuffix(_WEIGHT) + _WEIGHT
+        for _, tables in _conversions(base)
+        for table in tables
+        for target, source in table.items()
+        if len(source.names) == 1 and "{e}" in source.names[0] and source.change is None
+    }
 
 
 def _conversions(base: GGUFReader) -> Iterator[tuple[Fields, list[_Table]]]:
@@ -147,11 +217,11 @@ def _refusal(found: _Found, modules: Collection[str], base: GGUFReader) -> tuple
         arch, names = base.metadata.text("general.architecture"), ", ".join(left[:5]) + (", ..." if left[5:] else "")
         return len(left), (
             f"[adapter] {len(left)} of the adapter's modules have no matrix of their own in architecture '{arch}':"
-            f" {names} (embeddings, norms and experts are not supported)"
+            f" {names} (norms are not supported)"
         )
     for module, matrices in found.items():
         for target, source in matrices:
-            if target not in base:
+            if target not in base and not (target == HEAD and TABLE in base):
                 return 0, f"[adapter] '{target}', which '{module}' becomes, is missing in the model"
             if len(source.names) > 1:
                 return 0, f"[adapter] '{module}' is not a matrix of its own in files: '{target}' joins several modules"

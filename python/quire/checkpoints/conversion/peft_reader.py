@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -14,16 +14,21 @@ from ...errors import LoadError, UnsupportedError
 from ...files.gguf import GGUFReader, GGUFWriter, LoadMode
 from ...files.safetensors import SafetensorsFile
 from ...nn import Adapter
+from ...nn.adapter import HEAD, TABLE
 from ..mapping import Array
 from .low_rank import Product
 from .made_reader import MadeReader
 from .peft_config import CONFIG, PeftConfig
-from .peft_names import places_of
+from .peft_experts import expert_products
+from .peft_names import places_of, wholes_of
 
 __all__ = ["PeftFolder", "PeftReader", "opened_adapters"]
 
 _WEIGHTS, _PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 _HALVES = (".lora_A.weight", ".lora_B.weight")
+_TABLE_HALVES = (".lora_embedding_A", ".lora_embedding_B")
+_BASE = ".base_layer.weight"  # the model's own embedding or head, which PEFT saves beside its adapter
+_NEARLY = 0.05  # relative difference from it that quantization explains
 # Lengths of rows in place of the model's (Liu et al. 2024, "DoRA"); the second name is of PEFT before 0.11.
 _MAGNITUDES = (".lora_magnitude_vector", ".lora_magnitude_vector.weight")
 _PREFIX = "base_model.model."  # from PEFT's wrapper of the model
@@ -31,6 +36,10 @@ _PREFIX = "base_model.model."  # from PEFT's wrapper of the model
 
 class PeftFolder:
     """An adapter as stored in its folder: the configuration, and ``B A`` of each module without the factor.
+
+    ``tables``: modules of ``products`` that are embeddings, ``[rows, columns]``.  ``fused``: those that are parameters
+    with the matrices of all experts.  ``wholes``: tensors that replace the model's.  ``bases``: tensors that the model
+    should have.
 
     Raises LoadError for a missing or malformed file, UnsupportedError for an adapter that Quire cannot compute.
     """
@@ -48,6 +57,10 @@ class PeftFolder:
         self.config = PeftConfig(folder)
         self._file = SafetensorsFile(folder / _WEIGHTS)
         self.size_bytes = (folder / _WEIGHTS).stat().st_size
+        self.tables: set[str] = set()
+        self.fused: set[str] = set()
+        self.wholes: dict[str, Array] = {}
+        self.bases: dict[str, Array] = {}
         self.products = {module: self._product(module) for module in self._modules()}
         self.magnitudes = {module: self._magnitude(module) for module in self.products if self.config.has_magnitudes}
 
@@ -56,30 +69,69 @@ class PeftFolder:
         names = [name for name in self._file if not name.endswith(ends)]
         if not names:
             raise LoadError("[adapter] the file has no tensors")
+        modules: dict[str, None] = {}
         for name in names:
-            half = next((half for half in _HALVES if name.endswith(half)), None)
-            if half is None or not name.startswith(_PREFIX):
+            halves = next((pair for pair in (_HALVES, _TABLE_HALVES) if name.endswith(pair)), None)
+            if halves is not None and name.startswith(_PREFIX):
+                modules[self._module(name, halves)] = None
+            elif not self._is_whole(name):
                 raise UnsupportedError(
                     f"[adapter] unknown tensor '{name:.200}': expected {_PREFIX}MODULE{_HALVES[0]} or {_HALVES[1]}"
                 )
-            other = name.removesuffix(half) + _HALVES[half == _HALVES[0]]
-            if other not in self._file:
-                raise LoadError(f"[adapter] tensor '{other}' is missing, the other half of '{name}'")
-            module = name.removeprefix(_PREFIX).removesuffix(half)
-            if not self.config.targets(module):
-                raise LoadError(f"[adapter] '{module}' is not a module that {CONFIG} adapts")
-        return [name.removeprefix(_PREFIX).removesuffix(_HALVES[0]) for name in names if name.endswith(_HALVES[0])]
+        return [*modules]
+
+    def _module(self, name: str, halves: tuple[str, str]) -> str:
+        """Return the module that a half is of."""
+        half = next(half for half in halves if name.endswith(half))
+        other = name.removesuffix(half) + halves[half == halves[0]]
+        if other not in self._file:
+            raise LoadError(f"[adapter] tensor '{other}' is missing, the other half of '{name}'")
+        module = name.removeprefix(_PREFIX).removesuffix(half)
+        if self.config.targets_parameter(module):
+            if self.config.has_magnitudes:
+                raise UnsupportedError(f"[adapter] unsupported use_dora of parameters: '{module}'")
+            self.fused.add(module)
+        elif not self.config.targets(module):
+            raise LoadError(f"[adapter] '{module}' is not a module that {CONFIG} adapts")
+        if halves is _TABLE_HALVES:
+            if self.config.has_magnitudes:
+                raise UnsupportedError(f"[adapter] unsupported use_dora of embeddings: '{module}'")
+            self.tables.add(module)
+        return module
+
+    def _is_whole(self, name: str) -> bool:
+        """Read a tensor that is not a half.  Return False if the configuration does not mention it."""
+        own = name.removeprefix(_PREFIX)
+        if not name.startswith(_PREFIX):
+            return False
+        if own.endswith(_BASE) and any(
+            own.removesuffix(_BASE) + half in self._halves_of_file for half in (_HALVES[0], _TABLE_HALVES[0])
+        ):
+            self.bases[own.removesuffix(_BASE) + ".weight"] = self._values(name)
+            return True
+        if self.config.saves(own.rpartition(".")[0]):
+            self.wholes[own] = self._values(name)
+            return True
+        return False
+
+    @property
+    def _halves_of_file(self) -> set[str]:
+        return {name.removeprefix(_PREFIX) for name in self._file}
 
     def _product(self, module: str) -> Product:
-        a, b = (self._file.shape(f"{_PREFIX}{module}{half}") for half in _HALVES)
+        halves = _TABLE_HALVES if module in self.tables else _HALVES
+        a, b = (self._file.shape(f"{_PREFIX}{module}{half}") for half in halves)
         rank = self.config.rank_of(module)
+        if module in self.fused and len(a) == 2 and a[0] and a[0] % rank == 0:
+            rank = a[0]
         if len(a) != 2 or len(b) != 2 or a[0] != rank or b[1] != rank or not a[1] or not b[0]:
             raise LoadError(
                 f"[adapter] lora_A and lora_B of '{module}' have shapes {list(a)} and {list(b)}: expected"
                 f" [{rank}, in] and [out, {rank}]"
             )
-        right, left = (self._values(f"{_PREFIX}{module}{half}") for half in _HALVES)
-        return Product(left, right)
+        right, left = (self._values(f"{_PREFIX}{module}{half}") for half in halves)
+        product = Product(left, right)
+        return product.turned() if module in self.tables else product
 
     def _magnitude(self, module: str) -> Array:
         n_out = self.products[module].shape[0]
@@ -113,15 +165,27 @@ class PeftReader(MadeReader):
 
         peft = PeftFolder(folder)
         config, products = peft.config, peft.products
-        factors = {module: config.factor_of(module, product.rank) for module, product in products.items()}
+        factors = {module: config.factor_of(module, config.rank_of(module)) for module in products}
+        self.experts, expert_modules = expert_products(
+            {module: product.times(factors[module]) for module, product in products.items()}, peft.fused, base
+        )
+        products = {module: product for module, product in products.items() if module not in expert_modules}
         # A GGUF adapter has one alpha for all pairs.  Factors that do not follow from it are multiplied into B.
         same = config.alpha != 0 and all(
             factors[module] == config.alpha / product.rank for module, product in products.items()
         )
         self._products: dict[str, Product] = {}
         self.magnitudes: dict[str, Array] = {}  # lengths of the rows of ``W + B A``, for DoRA
-        for place in places_of({module: product.shape for module, product in products.items()}, base):
+        self.wholes = wholes_of(peft.wholes, base)
+        self.invocation = config.invocation
+        _check_bases(wholes_of(peft.bases, base), base)
+        places = places_of({module: product.shape for module, product in products.items()}, base) if products else []
+        for place in places:
             product = products[place.module]
+            if (place.target == TABLE) != (place.module in peft.tables):
+                raise UnsupportedError(
+                    f"[adapter] unsupported module '{place.module}': only embeddings of tokens are looked up"
+                )
             if place.effect is not None:
                 product = place.effect.of(product.turned() if place.effect.turns else product)
             product = product if same else product.times(factors[place.module])
@@ -139,9 +203,11 @@ class PeftReader(MadeReader):
             writer.set("adapter.type", "lora")
             if same:
                 writer.set("adapter.lora.alpha", config.alpha, "f32")
-            for target, product in self._products.items():
-                writer.add_tensor(f"{target}.lora_a", "f32", product.right.shape)
-                writer.add_tensor(f"{target}.lora_b", "f32", product.left.shape)
+            if self.invocation:
+                writer.set("adapter.alora.invocation_tokens", [*self.invocation], "u32[]")
+            for target in self._products:
+                for half in "ab":
+                    writer.add_tensor(f"{target}.lora_{half}", "f32", self._half(target, half).shape)
             super().__init__(writer)
         except BaseException:
             writer.abort()
@@ -152,17 +218,34 @@ class PeftReader(MadeReader):
         import numpy as np
 
         target, _, half = name.rpartition(".lora_")
+        return Tensor.from_numpy(np.ascontiguousarray(self._half(target, half)))
+
+    def _half(self, target: str, half: str) -> Array:
         product = self._products[target]
-        return Tensor.from_numpy(np.ascontiguousarray(product.right if half == "a" else product.left))
+        if target == TABLE:  # as llama.cpp stores it: ``a [rows, rank]``, ``b [columns, rank]``
+            return product.left if half == "a" else product.right.T
+        return product.right if half == "a" else product.left
+
+
+def _check_bases(bases: Mapping[str, Array], base: GGUFReader) -> None:
+    """Raise UnsupportedError if the model's tensors are not those that the adapter was trained beside."""
+    import numpy as np
+
+    for target, values in bases.items():
+        own = dequantize(base.tensor(TABLE if target == HEAD and HEAD not in base else target))
+        if own.shape != values.shape or np.abs(own - values).mean() > _NEARLY * np.abs(own).mean():
+            raise UnsupportedError(
+                f"[adapter] the adapter was saved beside other values or a larger vocabulary in '{target}'"
+            )
 
 
 @contextmanager
 def opened_adapters(
-    given: Sequence[tuple[str, float]], base: GGUFReader, load: LoadMode = "mmap", *, merges: bool = False
+    given: Sequence[tuple[str, float]], base: GGUFReader, load: LoadMode = "mmap", *, takes: Collection[str] = ()
 ) -> Iterator[list[Adapter]]:
     """Open adapters with their scales, to be read while a model is loaded from ``base``.
 
-    Each is a GGUF file or a PEFT folder.  ``merges``: see ``Adapter``.  Their tensors remain valid after the block.
+    Each is a GGUF file or a PEFT folder.  ``takes``: see ``Adapter``.  Their tensors remain valid after the block.
     Raises what ``GGUFReader`` and ``PeftReader`` raise.
     """
     with ExitStack() as stack:
@@ -173,9 +256,9 @@ def opened_adapters(
                     raise LoadError(
                         f"[adapter] {path} is a file in a PEFT folder: expected the folder itself, or a GGUF file"
                     )
-                adapters.append(Adapter(GGUFReader(path, load), scale, merges))
+                adapters.append(Adapter(GGUFReader(path, load), scale, frozenset(takes)))
                 continue
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quire-")))
             reader = stack.enter_context(PeftReader(Path(path), base, scratch))
-            adapters.append(Adapter(reader, scale, merges))
+            adapters.append(Adapter(reader, scale, frozenset(takes)))
         yield adapters

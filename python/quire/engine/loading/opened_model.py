@@ -206,6 +206,7 @@ class ModelParts:
             max_loras=config.max_loras,
             max_bytes=config.lora_cache_size,
             max_rank=config.max_lora_rank,
+            generates=self.model.config.decoder_start is None and not self.model.config.n_source,
         )
         for path, scale in config.adapters:
             library.add(path, scale=scale)
