@@ -19,8 +19,10 @@ def test_coverage_names_what_opens_and_what_does_not() -> None:
     assert set(found) == {"llama.cpp", "transformers", "vLLM", "transformers, classifiers", "vLLM, pooling"}
     for row in found.values():
         assert row["open"] + len(row["missing"]) == row["names"]
+        assert set(row["fallback"]) <= set(row["missing"])
     assert not {"llama", "eagle3", "qwen3moe"} & set(found["llama.cpp"]["missing"])
     assert "wavtokenizer-dec" in found["llama.cpp"]["missing"]
+    assert "BartForCausalLM" in found["transformers"]["fallback"]
     assert "WhisperForCausalLM" in found["transformers"]["missing"]
     assert "LLaMAForCausalLM" not in found["vLLM"]["missing"]  # spelled as in old checkpoints
     assert "ColQwen3" in found["vLLM, pooling"]["missing"]

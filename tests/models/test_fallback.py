@@ -73,8 +73,8 @@ def test_a_folder_opens_and_answers_like_transformers(
 
 
 # Classes that have files of their own are tests too: experts stacked in transformers, windows, partial rotations,
-# fused matrices, norms that add 1, soft caps.
-@pytest.mark.parametrize("name", ["qwen3moe", "gemma2", "gptneox", "cohere2", "minimax-m2", "granite", "phi3-plain"])
+# fused matrices, norms that add 1, soft caps, attention without transformers' interface, clamped values.
+@pytest.mark.parametrize("name", ["qwen3moe", "gemma2", "gptneox", "cohere2", "minimax-m2", "phi3-plain", "gptneo", "olmo"])
 def test_descriptions_give_the_logits_of_transformers(name: str) -> None:
     if name == "phi3-plain":
         config = {**config_of("phi3"), "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}

@@ -195,6 +195,9 @@ class Block:
     def _glu(self, op: Op) -> Run:
         return lambda values, step: graph.glu(flat(values[op["gate"]]), flat(values[op["up"]]), op["f"])
 
+    def _clamp(self, op: Op) -> Run:
+        return lambda values, step: graph.clamp(values[op["x"]], float(op["low"]), float(op["high"]))
+
     def _add(self, op: Op) -> Run:
         return lambda values, step: flat(values[op["a"]]) + flat(values[op["b"]])
 

@@ -73,6 +73,8 @@ class Describer(Mixtures):
         call = value.call
         if (linear := self.linear_of(value)) is not None:
             return self.linear(value.number, linear, None)
+        if (attended := self.plain_attention(value)) is not None:
+            return attended
         if (describe := self.known_calls().get(call)) is not None:
             return describe(value)
         if call in TURNS and self._angles(value):

@@ -71,6 +71,8 @@ class Elementwise(Products):
                 assert value.function is not None
                 return value.function(probe, *rest, **named)
 
+        if value.call in ("clamp", "clamp_", "clip"):
+            return self._clamp(value, traced[0])
         name = activation_of(function)
         if name is None:
             return None
@@ -79,6 +81,12 @@ class Elementwise(Products):
             self.block.found[value.number] = x
             return x
         return self.emit(value.number, op="unary", x=x, f=name)
+
+    def _clamp(self, value: Value, x: Traced) -> int:
+        probe = torch.tensor([-1e30, 1e30])
+        assert value.function is not None
+        low, high = value.function(probe, *value.args[1:], **value.named).tolist()
+        return self.emit(value.number, op="clamp", x=self.explain(x), low=low, high=high)
 
     # Sums and products
 

@@ -226,7 +226,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class Mixture:
-    """The inputs and outputs of a mixture of experts: ``x``, ``y [tokens, dim]``; ``chosen``, ``scores [tokens, n_used]``."""
+    """A mixture's input ``x`` and result ``y [tokens, dim]``; ``chosen``, ``scores [tokens, n_used]``."""
 
     x: torch.Tensor
     chosen: torch.Tensor

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from .attention import Attention
 from .blocks import Source, canonical
 from .formulas import Mixture, experts_of, routing_of
+from .plain_attention import PlainAttention
 from .recorder import Traced, Value
 
 
-class Mixtures(Attention):
+class Mixtures(PlainAttention):
     """Describes mixtures of experts, and how a router chooses them."""
 
     def _experts(self, value: Value) -> int:

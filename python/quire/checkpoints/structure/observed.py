@@ -234,13 +234,24 @@ def run(model: Any, ids: torch.Tensor) -> torch.Tensor:
 def observe(kind: Any, config: Any, n_layer: int | None = None) -> Observation:
     """Record the model of a configuration, with its first ``n_layer`` layers.
 
-    Raises:
-        UnsupportedError: The class attends in a way of its own.
+    Attention is recorded as one call if the class uses transformers' interface for it, else as the calls that it makes.
     """
     register()
+    try:
+        seen = _observe(kind, config, n_layer, INTERFACE)
+    except KeyError as error:
+        if error.args != (INTERFACE,) and INTERFACE not in str(error):
+            raise
+        return _observe(kind, config, n_layer, "eager")
+    if any(value.call == "attend" for value in seen.recorder.values):
+        return seen
+    return _observe(kind, config, n_layer, "eager")
+
+
+def _observe(kind: Any, config: Any, n_layer: int | None, attention: str) -> Observation:
     small, windows, narrowed = shrunk(config, n_layer)
     sizes = {int(s) for s in integers_of(config)} | {int(s) for s in integers_of(small)}
-    model = made(kind, small, INTERFACE)
+    model = made(kind, small, attention)
     sizes |= {size for weight in model.parameters() for size in weight.shape}
     n = next((n for n in N_TOKENS if n not in sizes), N_TOKENS[-1])
     ids = _text(n, small.vocab_size)
@@ -259,8 +270,4 @@ def observe(kind: Any, config: Any, n_layer: int | None = None) -> Observation:
     found = recorder.traced(logits)
     if found is None:
         raise UnsupportedError("[fallback] the logits do not depend on the text by known calls")
-    if not any(value.call == "attend" for value in recorder.values):
-        raise UnsupportedError(
-            f"[fallback] unsupported attention of {kind.__name__}: it does not use transformers' attention interface"
-        )
     return Observation(model, recorder, logits, ids, windows, narrowed)

@@ -206,7 +206,10 @@ class Recorder(TorchFunctionMode):  # type: ignore[misc]
         name = func.__name__
         given = list(tensors_of((args, kwargs)))
         traced = [one for one in given if id(one) in self._traced]
-        if traced:
+        if name in ("expand_as", "view_as") and isinstance(known[0][0], Constant):
+            self._kept.append(output)
+            self._constants[id(output)] = known[0][0]
+        elif traced:
             floats = [one for one in given if one.dtype.is_floating_point or id(one) in self._traced]
             if name in _COPIES and isinstance(output, torch.Tensor) and output.shape == given[0].shape:
                 self._keep(output, self._traced[id(given[0])].origin)
