@@ -74,7 +74,9 @@ def test_a_folder_opens_and_answers_like_transformers(
 
 # Classes that have files of their own are tests too: experts stacked in transformers, windows, partial rotations,
 # fused matrices, norms that add 1, soft caps, attention without transformers' interface, clamped values.
-@pytest.mark.parametrize("name", ["qwen3moe", "gemma2", "gptneox", "cohere2", "minimax-m2", "phi3-plain", "gptneo", "olmo"])
+@pytest.mark.parametrize(
+    "name", ["qwen3moe", "gemma2", "gptneox", "cohere2", "minimax-m2", "phi3-plain", "gptneo", "olmo"]
+)
 def test_descriptions_give_the_logits_of_transformers(name: str) -> None:
     if name == "phi3-plain":
         config = {**config_of("phi3"), "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
@@ -173,3 +175,14 @@ def test_malformed_descriptions_are_refused(tmp_path: Path, program: str) -> Non
         writer.write("token_embd.weight", table)
     with pytest.raises((LoadError, UnsupportedError)):
         load_model(GGUFReader(path)).trace()
+
+
+def test_a_class_that_changes_with_the_length_is_refused() -> None:
+    """BigBird leaves out most scores of texts longer than 704 tokens."""
+    config = transformers.BigBirdConfig(
+        vocab_size=272, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=1024, is_decoder=True, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    _, sample = find(config.to_dict(), "BigBirdForCausalLM")
+    with pytest.raises(UnsupportedError, match="BigBirdForCausalLM"):
+        module.check(sample)

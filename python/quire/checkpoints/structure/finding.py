@@ -16,24 +16,25 @@ from ...errors import QuireError, UnsupportedError
 from .describing import Describer, Description
 from .document import Document
 from .naming import Form, forms_of, stored_state, template
-from .observed import class_of, made, observe, run
+from .observed import class_of, made, observe, run, text
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
 TOLERANCE = 1e-4  # for logits, relative to the largest
+_LONG, _ROWS = 768, 16  # tokens of the long text, and those whose logits are compared
 _SMALL = 64 << 20  # weights of a model that is checked with all its layers
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A small model of a class: its tensors as checkpoints store them, a text, and the class's logits."""
+    """A small model of a class: its tensors as checkpoints store them, texts, and the class's last logits of each."""
 
     document: Document  # with the sample's sizes and windows
     tensors: Mapping[str, npt.NDArray[np.float32]]
-    ids: list[int]
-    logits: npt.NDArray[np.float32]
+    texts: list[list[int]]
+    logits: list[npt.NDArray[np.float32]]
 
 
 @contextlib.contextmanager
@@ -84,8 +85,8 @@ def find(values: Mapping[str, object], name: str) -> tuple[Document, Sample]:
 
 def _find(values: Mapping[str, object], name: str) -> tuple[Document, Sample]:
     config = config_of(values, name)
-    text = config.get_text_config(decoder=True)
-    config = config if type(text) is type(config) else text
+    inner = config.get_text_config(decoder=True)
+    config = config if type(inner) is type(config) else inner
     kind = class_of(config, name)
     seen = observe(kind, config)
     description = Describer(seen).describe()
@@ -100,7 +101,10 @@ def _find(values: Mapping[str, object], name: str) -> tuple[Document, Sample]:
     stored = stored_state(part.model)
     forms = forms_of(part.model, stored)
     plain = made(kind, part.model.config, "eager")
+    long = text(min(_sizes(part.model, short, part.model.config)["n_ctx"], _LONG), part.model.config.vocab_size)
     with torch.no_grad():
+        # Some classes leave out scores of long texts, unless they have seen a short one.
+        of_long = run(plain, long)[0, -_ROWS:]
         logits = run(plain, part.ids)
     difference = float((logits - part.logits).abs().max() / logits.abs().max())
     if not difference <= TOLERANCE:
@@ -108,10 +112,11 @@ def _find(values: Mapping[str, object], name: str) -> tuple[Document, Sample]:
             f"[fallback] unsupported attention of {kind.__name__}: it differs from plain attention "
             f"(logits by {difference:.1e})"
         )
-    document = replace(_document(seen.model, description, forms), sizes=_sizes(config, n_layer))
+    document = replace(_document(seen.model, description, forms), sizes=_sizes(seen.model, description, config))
     sample = _document(part.model, short, forms)
     tensors = {key: one.float().contiguous().numpy() for key, one in stored.items()}
-    return document, Sample(sample, tensors, part.ids[0].tolist(), logits[0].float().numpy())
+    texts = [part.ids[0].tolist(), long[0].tolist()]
+    return document, Sample(sample, tensors, texts, [one.float().numpy() for one in (logits[0], of_long)])
 
 
 def _same(part: Description, whole: Description, n: int) -> None:
@@ -139,12 +144,17 @@ def _document(model: Any, description: Description, forms: Mapping[str, Sequence
         aliases={name: others for name, others in aliases.items() if others},
         unused=unused,
         ignored=sorted(getattr(kind, "_keys_to_ignore_on_load_unexpected", None) or []),
-        sizes=_sizes(config, len(description.program["layers"])),
+        sizes=_sizes(model, description, config),
     )
 
 
-def _sizes(config: Any, n_layer: int) -> dict[str, int]:
+def _sizes(model: Any, description: Description, config: Any) -> dict[str, int]:
     n_ctx = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 2048
+    table = description.sources.get("position_embd.weight")
+    if table is not None:  # its first rows may be no positions
+        n_rows = dict(model.named_parameters(remove_duplicate=False))[table.name].shape[0]
+        n_ctx = min(n_ctx, n_rows - (table.rows or {}).get("begin", 0))
+    n_layer = len(description.program["layers"])
     return {
         "n_layer": n_layer, "dim": int(config.hidden_size), "n_ctx": int(n_ctx), "n_vocab": int(config.vocab_size)
     }  # fmt: skip

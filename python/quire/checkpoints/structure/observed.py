@@ -222,11 +222,13 @@ def register() -> None:
     AttentionMaskInterface.register(INTERFACE, eager_mask)
 
 
-def _text(n: int, n_vocab: int) -> torch.Tensor:
+def text(n: int, n_vocab: int) -> torch.Tensor:
+    """Return the tokens of a text."""
     return torch.tensor([[(37 * i * i + 11 * i + 5) % (n_vocab - 3) + 2 for i in range(n)]])
 
 
 def run(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Return the logits of a text."""
     logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits
     return logits
 
@@ -254,7 +256,7 @@ def _observe(kind: Any, config: Any, n_layer: int | None, attention: str) -> Obs
     model = made(kind, small, attention)
     sizes |= {size for weight in model.parameters() for size in weight.shape}
     n = next((n for n in N_TOKENS if n not in sizes), N_TOKENS[-1])
-    ids = _text(n, small.vocab_size)
+    ids = text(n, small.vocab_size)
     layers = layers_of(model)
     stored = set(model.state_dict(keep_vars=True))
     named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
