@@ -264,11 +264,11 @@ def test_merged_kinds_equal_changed_weights(tmp_path: Path, kind: str) -> None:
         assert np.abs(logits(out, [], "cpu") - expected).max() <= 1e-3 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("is_fused", [False, True], ids=["modules", "parameters"])
-def test_merged_experts(tmp_path: Path, is_fused: bool, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("arch", "is_fused"), [("qwen3moe", False), ("qwen3moe", True), ("mixtral", True)])
+def test_merged_experts(tmp_path: Path, arch: str, is_fused: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """Modules of single experts, and PEFT's ``target_parameters`` with the matrices of all."""
-    write_checkpoint(tmp_path / "hf", "qwen3moe")
-    oracle, rng, out = oracle_of("qwen3moe"), np.random.default_rng(4), tmp_path / "out.gguf"
+    write_checkpoint(tmp_path / "hf", arch)
+    oracle, rng, out = oracle_of(arch), np.random.default_rng(4), tmp_path / "out.gguf"
     tensors, kept = dict[str, Array](), {}
     for name, module in modules_of(oracle, ["experts"]).items():
         n = len(module.down_proj)

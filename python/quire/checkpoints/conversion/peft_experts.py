@@ -70,7 +70,9 @@ def _add_fused(found: ExpertProducts, module: str, product: Product, base: GGUFR
     places = dict[str, str]()
     for stem, target in expert_names(base).items():
         home, _, part = stem.rpartition(".{e}.")
-        match = re.fullmatch(re.escape(home).replace(r"\{i\}", r"(?P<i>\d+)"), own)
+        # The module around the experts may have another name in transformers than in checkpoints.
+        block = re.escape(home.removesuffix(".experts").rpartition(".")[0]).replace(r"\{i\}", r"(?P<i>\d+)")
+        match = re.fullmatch(rf"{block}(\.[^.]+)?\.experts", own)
         if part and match is not None:
             layer = match.groupdict().get("i") or ""
             places[target.rpartition(".ffn_")[2]] = target.replace("{i}", layer)
