@@ -400,7 +400,76 @@ class Maple(Framed):
         super().__init__(c, [MapleLayer(c, kind) for kind in c["layer_types"]])
 
 
+class SwitchedLinear(nn.Module):
+    """A product of stacked matrices, and low-rank matrices of adapters for each of them."""
+
+    def __init__(self, c: Config, n_in: int, n_outs: list[int], *, sliced: bool) -> None:
+        super().__init__()
+        n, rank, self.n_outs, self.sliced = c["num_adapters"], c["max_lora_rank"], n_outs, sliced
+        self.base_layer = nn.Linear(n_in, sum(n_outs), bias=False)
+        pairs = [(torch.empty(n, 1, rank, n_in), torch.empty(n, 1, n_out, rank)) for n_out in n_outs]
+        if sliced:
+            self.lora_A_slices, self.lora_B_slices = (nn.ParameterList(x) for x in zip(*pairs, strict=True))
+        else:
+            self.lora_A, self.lora_B = (nn.Parameter(x) for x in pairs[0])
+
+    def forward(self, x: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
+        """``used [tokens]``: the number of each token's adapter, 0 for none."""
+        pairs = [(self.lora_A_slices, self.lora_B_slices)] if self.sliced else [([self.lora_A], [self.lora_B])]
+        deltas = []
+        for a, b in zip(*pairs[0], strict=True):
+            each = torch.stack([b[i - 1, 0] @ (a[i - 1, 0] @ row) * (i > 0) for row, i in zip(x, used, strict=True)])
+            deltas.append(each)
+        return self.base_layer(x) + torch.cat(deltas, -1)
+
+
+class SwitchedLayer(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        width, ffn, self.c = c["hidden_size"], c["shared_intermediate_size"], c
+        self.n, self.n_kv = c["num_attention_heads"], c["num_key_value_heads"]
+        self.size, self.self_attn, self.shared_mlp = width // self.n, nn.Module(), nn.Module()
+        n = [self.n * self.size, self.n_kv * self.size, self.n_kv * self.size]
+        self.self_attn.qkv_proj = SwitchedLinear(c, width, n, sliced=True)
+        self.self_attn.o_proj = SwitchedLinear(c, n[0], [width], sliced=False)
+        self.shared_mlp.input_linear = SwitchedLinear(c, width, [ffn, ffn], sliced=True)
+        self.shared_mlp.output_linear = SwitchedLinear(c, ffn, [width], sliced=False)
+        self.input_layernorm, self.post_attention_layernorm = (nn.RMSNorm(width, c["rms_norm_eps"]) for _ in range(2))
+        self.steps = frequencies(self.size, c["rope_theta"])
+
+    def forward(self, x: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
+        scale, size = self.c["residual_multiplier"], self.size
+        qkv = self.self_attn.qkv_proj(self.input_layernorm(x), used)
+        q, k, v = qkv.split([self.n * size, self.n_kv * size, self.n_kv * size], -1)
+        q, k, v = (y.reshape(len(x), -1, size) for y in (q, k, v))
+        y = attended(turned(q, self.steps).float(), turned(k, self.steps).float(), v, self.c["attention_multiplier"])
+        x = x + scale * self.self_attn.o_proj(y, used)
+        gate, up = self.shared_mlp.input_linear(self.post_attention_layernorm(x), used).chunk(2, -1)
+        return x + scale * self.shared_mlp.output_linear(functional.silu(gate) * up, used)
+
+
+class GraniteSwitch(Framed):
+    """The adapter of a token is the rounded mean of those that tokens up to it turn on."""
+
+    def __init__(self, c: Config) -> None:
+        super().__init__(c, [SwitchedLayer(c) for _ in range(c["num_hidden_layers"] - 1)])
+
+    def forward(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        numbers, tokens, gain = torch.zeros(len(ids[0])), ids[0].clone(), self.c["control_token_gain"]
+        for i, (token, other) in enumerate(
+            zip(self.c["adapter_token_ids"], self.c["adapter_substitute_token_ids"], strict=True), 1
+        ):
+            numbers[ids[0] == token], tokens[ids[0] == token] = i, other
+        odds = torch.exp(torch.where(numbers > 0, gain, -gain).double())
+        used = ((odds * numbers).cumsum(0) / odds.cumsum(0) + 0.5 + 1e-6).floor().long()  # halves up, as llama.cpp
+        x = self.model.embed_tokens(tokens) * self.c["embedding_multiplier"]
+        for layer in self.model.layers:
+            x = layer(x, used)
+        return {"logits": self.lm_head(self.model.norm(x))[None] / self.c["logits_scaling"]}
+
+
 FORMULAS = {
     **OTHERS, "Grok1ForCausalLM": Grok, "Grok1ModelForCausalLM": Grok, "RwkvHybridForCausalLM": Arwkv,
     "Plamo2ForCausalLM": Plamo, "Plamo3ForCausalLM": Plamo, "MapleForCausalLM": Maple,
+    "GraniteSwitchForCausalLM": GraniteSwitch,
 }  # fmt: skip

@@ -9,7 +9,7 @@ from ..checkpoints.mapping import SILU, Checkpoint, Fields, Key, computed, f32, 
 from ..errors import LoadError, UnsupportedError
 from ..nn import GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
 from . import llama
-from .base import Block, Decoder, DenseConfig, Layer
+from .base import Block, Decoder, DenseConfig, Layer, Mixer
 
 ARCHES = ("granite",)
 
@@ -23,7 +23,7 @@ class Attention(llama.Attention):
 class ScaledBlock(Block):
     """A block whose attention and MLP outputs are scaled before they are added."""
 
-    def __init__(self, config: DenseConfig, weights: Weights, attention: Attention, mlp: Layer, scale: float) -> None:
+    def __init__(self, config: DenseConfig, weights: Weights, attention: Mixer, mlp: Layer, scale: float) -> None:
         super().__init__(config, weights, attention, mlp)
         self.scale = scale
 
