@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "kv/prefix_hash.h"
@@ -35,6 +36,7 @@ class TierData {
   public:
     TierData() = default;
     explicit TierData(size_t size_bytes) : bytes_(new uint8_t[size_bytes]), size_bytes_(size_bytes) {}
+    TierData(std::shared_ptr<uint8_t[]> bytes, size_t size_bytes) : bytes_(std::move(bytes)), size_bytes_(size_bytes) {}
     explicit operator bool() const { return bytes_ != nullptr; }
     const uint8_t *data() const { return bytes_.get(); }
     uint8_t *fill() { return bytes_.get(); } // before it is shared

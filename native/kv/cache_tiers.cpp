@@ -10,15 +10,14 @@ namespace {
 
 constexpr size_t most_queued_bytes = size_t{128} << 20; // contents that wait to be written
 constexpr size_t most_queued = 65536; // entries
-constexpr size_t most_staged_bytes = size_t{128} << 20; // contents that were read and not taken
+constexpr size_t most_staged_bytes = size_t{32} << 20; // contents that were read and not taken
 constexpr size_t signalled_bytes = size_t{8} << 20; // staged ones that are worth a step
 constexpr int n_readers = 2; // one checks while the other reads
 constexpr double close_s = 10; // for writing the rest of the queue
 constexpr double newest_weight = 0.1; // for one measurement
 constexpr int64_t least_step_tokens = 64; // smaller steps take as long as one token: they tell nothing
+constexpr int saved_after = 64; // measurements, but for the first of each kind
 constexpr int64_t tried_again_after = 32; // refusals: the disk may be faster now
-
-void learn(double &mean, double value) { mean = mean > 0 ? mean + newest_weight * (value - mean) : value; }
 
 } // namespace
 
@@ -50,6 +49,8 @@ class CacheTiers::Fetch : public TierFetch {
         state_->is_given_up = true;
         state_->next = state_->keys.size();
         tiers_.wanted_.notify_all();
+        std::erase_if(tiers_.fetches_, [this](const auto &each) { return each.expired() || each.lock() == state_; });
+        if (tiers_.fetches_.empty() && tiers_.disk_) tiers_.disk_->drop_buffers();
     }
     std::vector<TierEntry> take(size_t most_bytes) override {
         std::vector<TierEntry> entries;
@@ -92,6 +93,7 @@ CacheTiers::CacheTiers(const CacheTiersConfig &config, const CacheLayout &layout
             if (disk_ && !disk_->is_known(key)) enqueue(key, std::move(data));
         });
     if (!disk_) return;
+    speeds_ = disk_->speeds().value_or(TierSpeeds{});
     threads_.emplace_back([this] { run_writer(); });
     for (int i = 0; i < n_readers; ++i) threads_.emplace_back([this] { run_reader(); });
 }
@@ -189,9 +191,10 @@ bool CacheTiers::is_worth_reading(std::span<const TierKey> keys, int64_t n_token
     for (const TierKey &key : keys)
         if (!host_ || !host_->is_known(key)) bytes += sizes_.of(key.group).value_or(0);
     std::lock_guard lock(mutex_);
-    const double read_s = static_cast<double>(bytes) * read_s_per_byte_;
-    const double compute_s = static_cast<double>(n_tokens) * compute_s_per_token_;
-    if (bytes == 0 || read_s_per_byte_ == 0 || compute_s_per_token_ == 0 || read_s < compute_s) return true;
+    const double read_s = static_cast<double>(bytes) * speeds_.read_s_per_byte;
+    const double compute_s = static_cast<double>(n_tokens) * speeds_.compute_s_per_token;
+    if (bytes == 0 || speeds_.read_s_per_byte == 0 || speeds_.compute_s_per_token == 0 || read_s < compute_s)
+        return true;
     return ++n_refused_ % tried_again_after == 0;
 }
 
@@ -199,21 +202,40 @@ std::unique_ptr<TierFetch> CacheTiers::fetch(std::vector<TierKey> keys) {
     return std::make_unique<Fetch>(*this, std::move(keys));
 }
 
+// With the mutex held.
+void CacheTiers::learn(double &mean, double value) {
+    const int n = mean > 0 ? 1 : saved_after;
+    mean = mean > 0 ? mean + newest_weight * (value - mean) : value;
+    if (!disk_) return;
+    n_unsaved_ += n;
+    if (n_unsaved_ >= saved_after) written_.notify_all();
+}
+
+void CacheTiers::keep_speeds(std::unique_lock<std::mutex> &lock) {
+    const TierSpeeds speeds = speeds_;
+    n_unsaved_ = 0;
+    lock.unlock();
+    disk_->keep(speeds);
+    lock.lock();
+}
+
 void CacheTiers::retire() { retired_ = true; }
 
 void CacheTiers::computed(int64_t n_tokens, double seconds) {
     if (n_tokens < least_step_tokens) return;
     std::lock_guard lock(mutex_);
-    learn(compute_s_per_token_, seconds / static_cast<double>(n_tokens));
+    learn(speeds_.compute_s_per_token, seconds / static_cast<double>(n_tokens));
 }
 
 void CacheTiers::run_writer() {
     std::unique_lock lock(mutex_);
     std::optional<double> deadline_s;
     for (;;) {
-        written_.wait(lock, [this] { return !to_write_.empty() || closing_; });
+        written_.wait(lock, [this] { return !to_write_.empty() || n_unsaved_ >= saved_after || closing_; });
+        if (n_unsaved_ >= (closing_ ? 1 : saved_after)) keep_speeds(lock);
         if (closing_ && !deadline_s) deadline_s = now_s() + close_s;
-        if (to_write_.empty() || (deadline_s && now_s() > *deadline_s)) return;
+        if (deadline_s && (to_write_.empty() || now_s() > *deadline_s)) return;
+        if (to_write_.empty()) continue;
         const TierKey key = to_write_.front();
         const TierData data = queued_.at(key);
         to_write_.pop_front();
@@ -257,7 +279,7 @@ void CacheTiers::run_reader() {
         const double seconds = now_s() - start_s;
         lock.lock();
         --state->n_reading;
-        if (data) learn(read_s_per_byte_, seconds / static_cast<double>(data.size_bytes()));
+        if (data) learn(speeds_.read_s_per_byte, seconds / static_cast<double>(data.size_bytes()));
         if (data && !state->is_given_up) {
             staged_bytes_ += data.size_bytes();
             state->ready.push_back({key, std::move(data), TierKind::disk});
@@ -294,8 +316,8 @@ CacheTiersStats CacheTiers::stats() const {
     if (disk_) stats.tiers.back().n_dropped += n_dropped_;
     stats.queued_bytes = queued_bytes_;
     stats.n_refused = n_refused_;
-    if (read_s_per_byte_ > 0) stats.read_bytes_per_s = 1 / read_s_per_byte_;
-    if (compute_s_per_token_ > 0) stats.compute_tokens_per_s = 1 / compute_s_per_token_;
+    if (speeds_.read_s_per_byte > 0) stats.read_bytes_per_s = 1 / speeds_.read_s_per_byte;
+    if (speeds_.compute_s_per_token > 0) stats.compute_tokens_per_s = 1 / speeds_.compute_s_per_token;
     return stats;
 }
 

@@ -75,6 +75,8 @@ class CacheTiers : public BlockTiers {
     void run_reader();
     std::shared_ptr<FetchState> next_to_read();
     TierData queued(const TierKey &key) const;
+    void learn(double &mean, double value);
+    void keep_speeds(std::unique_lock<std::mutex> &lock);
 
     const TierIdentity identity_;
     const TierSizes sizes_;
@@ -88,7 +90,8 @@ class CacheTiers : public BlockTiers {
     std::unordered_map<TierKey, TierData, TierKeyHasher> queued_; // those, and the one that is being written
     size_t queued_bytes_ = 0, staged_bytes_ = 0;
     int64_t n_dropped_ = 0, n_refused_ = 0;
-    double read_s_per_byte_ = 0, compute_s_per_token_ = 0; // running means; 0: not known yet
+    TierSpeeds speeds_; // running means
+    int n_unsaved_ = 0; // measurements since the disk has got them
     std::vector<std::weak_ptr<FetchState>> fetches_;
     bool is_signalled_ = false; // that entries have arrived, since they were last taken
     bool closing_ = false;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,8 @@ namespace {
 
 constexpr auto leftovers_after = std::chrono::minutes(1); // a file that is being written is younger
 constexpr size_t most_known = size_t{1} << 20; // entries
+constexpr size_t kept_buffer_bytes = size_t{32} << 20;
+constexpr const char *speeds_name = "speeds", *speeds_format = "quire speeds 1 %lg %lg\n";
 constexpr const char *unfinished_prefix = "quire-", *unfinished_suffix = ".part", *entry_suffix = ".kv";
 
 // With access for this user alone.  False: it is not there.
@@ -57,7 +61,8 @@ std::vector<FoundEntry> entries_of(const fs::path &folder) {
 
 DiskTier::DiskTier(const std::string &folder, uint64_t budget_bytes, const TierIdentity &identity, TierSizes sizes)
     : folder_(path_from(folder)), own_folder_(folder_ / identity_name(identity)), budget_bytes_(budget_bytes),
-      identity_(identity), sizes_(std::move(sizes)), written_since_scan_(budget_bytes) {
+      identity_(identity), sizes_(std::move(sizes)), buffers_(std::make_shared<BufferPool>(kept_buffer_bytes)),
+      written_since_scan_(budget_bytes) {
     if (!make_folder(folder_)) throw LoadError("cache-disk", cat("cannot create the folder ", folder));
     std::error_code error;
     const fs::perms others = fs::perms::group_write | fs::perms::others_write;
@@ -97,14 +102,15 @@ TierData DiskTier::read(const Path &path, const TierKey &key) const {
     if (file.read_at(header.data(), header.size(), 0) != static_cast<int64_t>(header.size())) return {};
     const auto record = read_header(header, identity_);
     if (!record || record->key != key || record->size_bytes != *expected) return {};
-    TierData data(*expected);
+    TierData data = buffers_->take(*expected);
     size_t n_read = 0;
     while (n_read < *expected) {
         const int64_t n = file.read_at(data.fill() + n_read, *expected - n_read, record_header_bytes + n_read);
         if (n <= 0) return {};
         n_read += static_cast<size_t>(n);
     }
-    return checksum({data.data(), data.size_bytes()}) == record->checksum ? data : TierData();
+    const std::span<const uint8_t> contents(data.data(), data.size_bytes());
+    return checksum(contents) == record->checksum && sizes_.are_numbers(key.group, contents) ? data : TierData();
 }
 
 TierData DiskTier::get(const TierKey &key) {
@@ -131,12 +137,17 @@ bool DiskTier::write(const Path &path, const TierKey &key, const TierData &data)
     const uint64_t size_bytes = record_header_bytes + data.size_bytes();
     const fs::space_info space = fs::space(own_folder_, error);
     if (!error && space.available < size_bytes) return false;
+    const std::span<const uint8_t> contents(data.data(), data.size_bytes());
+    return write_whole(path, record_header(identity_, key, contents), contents);
+}
+
+bool DiskTier::write_whole(const Path &path, std::span<const uint8_t> begin, std::span<const uint8_t> rest) {
+    std::error_code error;
     std::string part;
     File file = File::create(text_of(path.parent_path()), unfinished_prefix, unfinished_suffix, part);
     if (!file.is_open()) return false;
-    const RecordHeader header = record_header(identity_, key, {data.data(), data.size_bytes()});
     const bool is_whole =
-        file.write_at(header.data(), header.size(), 0) && file.write_at(data.data(), data.size_bytes(), header.size());
+        file.write_at(begin.data(), begin.size(), 0) && file.write_at(rest.data(), rest.size(), begin.size());
     file.close();
     if (is_whole) fs::rename(path_from(part), path, error);
     if (!is_whole || error) {
@@ -146,11 +157,32 @@ bool DiskTier::write(const Path &path, const TierKey &key, const TierData &data)
     return true;
 }
 
+std::optional<TierSpeeds> DiskTier::speeds() const {
+    const File file = File::open(text_of(own_folder_ / speeds_name));
+    const auto info = file.is_open() ? file.info() : std::nullopt;
+    char text[128] = {};
+    if (!info || !info->is_trusted || file.read_at(text, sizeof text - 1, 0) < 1) return std::nullopt;
+    TierSpeeds speeds;
+    if (std::sscanf(text, speeds_format, &speeds.read_s_per_byte, &speeds.compute_s_per_token) != 2)
+        return std::nullopt;
+    const auto is_time = [](double seconds) { return std::isfinite(seconds) && seconds >= 0; };
+    if (!is_time(speeds.read_s_per_byte) || !is_time(speeds.compute_s_per_token)) return std::nullopt;
+    return speeds;
+}
+
+void DiskTier::keep(const TierSpeeds &speeds) {
+    char text[128];
+    const int n = std::snprintf(text, sizeof text, speeds_format, speeds.read_s_per_byte, speeds.compute_s_per_token);
+    std::lock_guard one(writing_);
+    write_whole(own_folder_ / speeds_name, {reinterpret_cast<const uint8_t *>(text), static_cast<size_t>(n)}, {});
+}
+
 void DiskTier::put(const TierKey &key, const TierData &data) {
     std::lock_guard one(writing_);
     const uint64_t size_bytes = record_header_bytes + data.size_bytes();
     const Path path = path_of(key);
-    const bool fits = size_bytes <= budget_bytes_ && sizes_.of(key.group) == data.size_bytes();
+    const bool fits = size_bytes <= budget_bytes_ && sizes_.of(key.group) == data.size_bytes() &&
+                      sizes_.are_numbers(key.group, {data.data(), data.size_bytes()});
     bool is_there = false, is_new = false;
     if (fits) {
         is_there = has(key);

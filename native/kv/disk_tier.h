@@ -6,6 +6,8 @@
 // whole; what a process that died left behind has another name, and is removed later.  Nothing is flushed to the disk:
 // after a power loss the checksum tells.  A file that is not as expected is a miss, and removed.
 //
+// Beside the entries lies a file of measured speeds, which no budget counts.
+//
 // The time of last modification is that of the last use.  Whoever finds the folder above its budget removes the least
 // recently used files of all models.  A reader that has a file open keeps reading it.
 #pragma once
@@ -15,10 +17,15 @@
 #include <string>
 #include <unordered_set>
 
+#include "kv/buffer_pool.h"
 #include "kv/cache_tier.h"
 #include "kv/tier_record.h"
 
 namespace quire {
+
+struct TierSpeeds {
+    double read_s_per_byte = 0, compute_s_per_token = 0; // 0: not known
+};
 
 class DiskTier : public CacheTier {
   public:
@@ -31,17 +38,24 @@ class DiskTier : public CacheTier {
     void put(const TierKey &key, const TierData &data) override;
     void touch(const TierKey &key) override;
     TierStats stats() const override;
+    // What get() has lent may go back to the system.
+    void drop_buffers() { buffers_->clear(); }
+    // Measurements of the model here, which outlive the process like entries do.
+    std::optional<TierSpeeds> speeds() const;
+    void keep(const TierSpeeds &speeds);
 
   private:
     using Path = std::filesystem::path;
     Path path_of(const TierKey &key) const;
     bool write(const Path &path, const TierKey &key, const TierData &data);
+    bool write_whole(const Path &path, std::span<const uint8_t> begin, std::span<const uint8_t> rest);
     TierData read(const Path &path, const TierKey &key) const;
     void make_room(uint64_t size_bytes);
     const Path folder_, own_folder_;
     const uint64_t budget_bytes_;
     const TierIdentity identity_;
     const TierSizes sizes_;
+    const std::shared_ptr<BufferPool> buffers_;
     std::mutex writing_; // one writer at a time
     uint64_t written_since_scan_;
     mutable std::mutex mutex_; // guards what follows

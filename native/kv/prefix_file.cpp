@@ -115,20 +115,22 @@ PrefixFileReader::PrefixFileReader(const std::string &path, const TierIdentity &
 }
 
 std::optional<TierEntry> PrefixFileReader::next() {
-    if (n_left_ == 0) return std::nullopt;
-    --n_left_;
-    RecordHeader header;
-    const bool is_there = read_whole(file_, header.data(), header.size(), at_);
-    const auto info = is_there ? read_header(header, identity_) : std::nullopt;
-    if (!info || sizes_.of(info->key.group) != info->size_bytes)
-        throw LoadError("prefix", cat("damaged file: ", path_));
-    TierData data(info->size_bytes);
-    at_ += header.size();
-    if (!read_whole(file_, data.fill(), data.size_bytes(), at_) ||
-        checksum({data.data(), data.size_bytes()}) != info->checksum)
-        throw LoadError("prefix", cat("damaged file: ", path_));
-    at_ += data.size_bytes();
-    return TierEntry{info->key, std::move(data), TierKind::disk};
+    while (n_left_ > 0) {
+        --n_left_;
+        RecordHeader header;
+        const bool is_there = read_whole(file_, header.data(), header.size(), at_);
+        const auto info = is_there ? read_header(header, identity_) : std::nullopt;
+        if (!info || sizes_.of(info->key.group) != info->size_bytes)
+            throw LoadError("prefix", cat("damaged file: ", path_));
+        TierData data(info->size_bytes);
+        at_ += header.size();
+        const std::span<const uint8_t> contents(data.data(), data.size_bytes());
+        if (!read_whole(file_, data.fill(), data.size_bytes(), at_) || checksum(contents) != info->checksum)
+            throw LoadError("prefix", cat("damaged file: ", path_));
+        at_ += data.size_bytes();
+        if (sizes_.are_numbers(info->key.group, contents)) return TierEntry{info->key, std::move(data), TierKind::disk};
+    }
+    return std::nullopt;
 }
 
 std::string PrefixFileReader::note_of(const std::string &path) {

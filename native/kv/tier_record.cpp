@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/q8_layout.h"
 #include "kv/blake2b.h"
 #include "kv/cache_ledger.h"
 
@@ -30,6 +31,18 @@ template <class T> T get(const RecordHeader &header, size_t at) {
 }
 
 uint64_t seal(const RecordHeader &header) { return checksum(std::span(header).first(at_seal)); }
+
+// True if all numbers, without their signs, are below a limit: floats are in the order of their bits.
+template <class T> bool all_below(std::span<const uint8_t> bytes, T magnitude, T limit) {
+    T largest = 0;
+    for (size_t i = 0; i + sizeof(T) <= bytes.size(); i += sizeof(T)) {
+        T bits;
+        std::memcpy(&bits, bytes.data() + i, sizeof bits);
+        const T value = static_cast<T>(bits & magnitude);
+        largest = largest > value ? largest : value;
+    }
+    return largest < limit;
+}
 
 constexpr char digits[] = "0123456789abcdef";
 
@@ -67,14 +80,50 @@ TierIdentity tier_identity(const std::string &model, const CacheLayout &layout) 
     return identity;
 }
 
-TierSizes::TierSizes(const CacheLayout &layout) : state(layout.state_bytes()) {
-    for (const CacheGroup &group : layout.groups()) groups.push_back(group.block_bytes);
+TierSizes::Rows TierSizes::rows_of(DType type, int n_heads, int head_dim, int n_tokens) {
+    Rows rows{static_cast<size_t>(n_heads), cache_head_bytes(type, head_dim, n_tokens), 0, type};
+    if (type == DType::q8_0) {
+        rows.codes_bytes = q8_codes_bytes(head_dim, n_tokens);
+        rows.numbers = DType::f32;
+    } else if (is_quantized(type)) { // scales, and with 5 bits smallest values (kernels/attention/low_bits.h)
+        const auto n_scales = static_cast<size_t>(head_dim / block_size(type)) * static_cast<size_t>(n_tokens);
+        rows.codes_bytes = rows.head_bytes - n_scales * (type == DType::q5_1 ? 4 : 2);
+        rows.numbers = DType::f16;
+    }
+    return rows;
+}
+
+TierSizes::TierSizes(const CacheLayout &layout) : state_bytes_(layout.state_bytes()) {
+    for (const CacheGroup &group : layout.groups()) {
+        Group &made = groups_.emplace_back(Group{{}, group.block_bytes});
+        for (const int layer : group.layers) {
+            const CacheRows &rows = *layout.layers()[static_cast<size_t>(layer)].rows;
+            const int n_tokens = rows.block_rows(layout.block_tokens());
+            made.rows.push_back(rows_of(layout.types().k, rows.n_kv_head, rows.head_dim, n_tokens));
+            if (!rows.v_in_k) made.rows.push_back(rows_of(layout.types().v, rows.n_kv_head, rows.v_head_dim, n_tokens));
+        }
+    }
 }
 
 std::optional<size_t> TierSizes::of(int group) const {
-    if (group == CacheEdit::states) return state > 0 ? std::optional(state) : std::nullopt;
-    if (group < 0 || static_cast<size_t>(group) >= groups.size()) return std::nullopt;
-    return groups[static_cast<size_t>(group)];
+    if (group == CacheEdit::states) return state_bytes_ > 0 ? std::optional(state_bytes_) : std::nullopt;
+    if (group < 0 || static_cast<size_t>(group) >= groups_.size()) return std::nullopt;
+    return groups_[static_cast<size_t>(group)].size_bytes;
+}
+
+bool TierSizes::are_numbers(int group, std::span<const uint8_t> contents) const {
+    if (group == CacheEdit::states) // a running maximum may begin at -inf
+        return all_below<int32_t>(contents, 0x7fffffff, 0x7f800001);
+    const uint8_t *at = contents.data();
+    for (const Rows &rows : groups_[static_cast<size_t>(group)].rows)
+        for (size_t head = 0; head < rows.n_heads; ++head, at += rows.head_bytes) {
+            const std::span numbers(at + rows.codes_bytes, rows.head_bytes - rows.codes_bytes);
+            const bool are_finite = rows.numbers == DType::f32    ? all_below<int32_t>(numbers, 0x7fffffff, 0x7f800000)
+                                    : rows.numbers == DType::bf16 ? all_below<int16_t>(numbers, 0x7fff, 0x7f80)
+                                                                  : all_below<int16_t>(numbers, 0x7fff, 0x7c00);
+            if (!are_finite) return false;
+        }
+    return true;
 }
 
 std::string entry_name(const TierKey &key) {
@@ -158,7 +207,7 @@ std::optional<TierEntry> read_record(std::span<const uint8_t> record, const Tier
     const std::span<const uint8_t> contents = record.subspan(header.size());
     const auto info = read_header(header, identity);
     if (!info || sizes.of(info->key.group) != contents.size() || info->size_bytes != contents.size() ||
-        info->checksum != checksum(contents))
+        info->checksum != checksum(contents) || !sizes.are_numbers(info->key.group, contents))
         return std::nullopt;
     TierData data(contents.size());
     std::memcpy(data.fill(), contents.data(), contents.size());

@@ -24,12 +24,27 @@ using TierIdentity = PrefixHash;
 // The layout's geometry and types, and the version of this format, are added here.
 TierIdentity tier_identity(const std::string &model, const CacheLayout &layout);
 
-// Bytes of the contents: of a block of each group, and of a state.
-struct TierSizes {
-    std::vector<size_t> groups;
-    size_t state = 0;
+// What the contents of a block of each group, and of a state, look like.
+class TierSizes {
+  public:
     explicit TierSizes(const CacheLayout &layout);
-    std::optional<size_t> of(int group) const; // none: no such group
+    std::optional<size_t> of(int group) const; // bytes; none: no such group
+    // False if contents of this size have rows that are not finite, or states that are not numbers: one such block would
+    // spoil every answer that reads it.
+    bool are_numbers(int group, std::span<const uint8_t> contents) const;
+
+  private:
+    struct Rows { // K or V of a layer: for each head codes, if the type has some, then numbers
+        size_t n_heads, head_bytes, codes_bytes;
+        DType numbers;
+    };
+    static Rows rows_of(DType type, int n_heads, int head_dim, int n_tokens);
+    struct Group {
+        std::vector<Rows> rows;
+        size_t size_bytes;
+    };
+    std::vector<Group> groups_;
+    size_t state_bytes_;
 };
 
 constexpr size_t record_header_bytes = 128;
@@ -50,7 +65,7 @@ struct RecordInfo {
     uint64_t size_bytes, checksum;
 };
 std::optional<RecordInfo> read_header(const RecordHeader &header, const TierIdentity &identity);
-// A whole record.  None if it is damaged, for another identity, or of another size.
+// A whole record.  None if it is damaged, for another identity, of another size, or has no numbers.
 std::optional<TierEntry> read_record(std::span<const uint8_t> record, const TierIdentity &identity,
                                      const TierSizes &sizes);
 

@@ -96,6 +96,70 @@ def test_entries_are_private_and_of_one_tenant_and_model(tmp_path: Path) -> None
         client(folder)
 
 
+def checksum(data: bytes) -> int:
+    """Return native/kv/tier_record.cpp's checksum."""
+    mask = (1 << 64) - 1
+
+    def add(lane: int, word: int) -> int:
+        mixed = (lane ^ word) * 0x9FB21C651E98DF25 & mask
+        return (mixed << 29 | mixed >> 35) & mask
+
+    lanes = [1, 2, 3, 4]
+    whole = len(data) // 32 * 32
+    padded = data[:whole] + data[whole:].ljust(32, b"\0")  # the tail counts even if it is empty
+    for at in range(0, len(padded), 8):
+        lanes[at // 8 % 4] = add(lanes[at // 8 % 4], int.from_bytes(padded[at : at + 8], "little"))
+    result = len(data)
+    for lane in lanes:
+        result = add(result, lane ^ lane >> 32)
+    return result ^ result >> 32
+
+
+@pytest.mark.parametrize("name", ["window", "state"])
+def test_a_block_without_numbers_is_a_miss(name: str, tmp_path: Path) -> None:
+    layers, text = LAYERS[name], prompt(60)
+    with client(tmp_path, layers) as first:
+        ask(first, text, layers)
+        first.decoder.export_prefix(text, str(tmp_path / "prefix"))
+    files = entries(tmp_path)
+    for path in files:
+        data = bytearray(path.read_bytes())
+        assert int.from_bytes(data[32:40], "little") == checksum(data[128:])
+        data[-4:] = b"\xff\xff\xff\x7f"
+        data[32:40] = checksum(data[128:]).to_bytes(8, "little")
+        data[104:112] = checksum(data[:104]).to_bytes(8, "little")
+        path.write_bytes(data)
+    with client(tmp_path, layers) as second:
+        assert ask(second, text, layers) == (0, 0)
+        assert second.decoder.stats().tiers.disk.n_damaged > 0
+    with client(tmp_path, layers) as third:
+        assert ask(third, text, layers) == (56, 56)  # written again
+
+
+def test_speeds_are_known_after_a_restart(tmp_path: Path) -> None:
+    text = prompt(101)
+    with client(tmp_path, always_reads=False) as first:
+        ask(first, text)
+    with client(tmp_path, always_reads=False) as second:
+        assert ask(second, text)[1] == 100
+        known = second.decoder.stats().tiers
+        assert known.read_bytes_per_s > 0
+        assert known.compute_tokens_per_s > 0
+    with client(tmp_path, always_reads=False) as third:
+        stats = third.decoder.stats().tiers
+        assert stats.read_bytes_per_s == pytest.approx(known.read_bytes_per_s, rel=1e-4)
+        assert stats.compute_tokens_per_s == pytest.approx(known.compute_tokens_per_s, rel=1e-4)
+    (path,) = tmp_path.rglob("speeds")
+    for read_s, n_found in ((1, 0), (1e-12, 100)):
+        path.write_text(f"quire speeds 1 {read_s} 1e-6\n")
+        with client(tmp_path, always_reads=False) as again:
+            assert ask(again, text)[1] == n_found
+    for damaged in ("", "quire speeds 1 nan -1", "quire speeds 2 1 1", "x" * 200):
+        path.write_text(damaged)
+        with client(tmp_path, always_reads=False) as again:
+            assert again.decoder.stats().tiers.read_bytes_per_s == 0
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "swap", "lose", "empty"])
 def test_damage_is_a_miss(damage: str, tmp_path: Path) -> None:
     layers, text = LAYERS["state"], prompt(60)
