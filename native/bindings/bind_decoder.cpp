@@ -366,8 +366,9 @@ void bind_drafters(py::module_ &m) {
     py::class_<LookupDrafter, Drafter, std::shared_ptr<LookupDrafter>>(m, "LookupDrafter").def(py::init<>());
     py::class_<GrammarDrafter, Drafter, std::shared_ptr<GrammarDrafter>>(m, "GrammarDrafter").def(py::init<>());
     py::class_<ModelDrafter, Drafter, std::shared_ptr<ModelDrafter>>(m, "ModelDrafter")
-        .def(py::init<std::shared_ptr<Executor>, int64_t>(), py::arg("executor").none(false), py::kw_only(),
-             py::arg("n_ctx"));
+        .def(py::init<std::shared_ptr<Executor>, int64_t, const CacheTiersConfig &>(), py::arg("executor").none(false),
+             py::kw_only(), py::arg("n_ctx"), py::arg("tiers") = CacheTiersConfig())
+        .def_property_readonly("tiers", [](const ModelDrafter &self) { return self.tier_stats(); });
     py::class_<HeadDrafter, Drafter, std::shared_ptr<HeadDrafter>>(m, "HeadDrafter")
         .def(py::init<std::shared_ptr<Executor>, int64_t, std::string, std::vector<int32_t>>(),
              py::arg("executor").none(false), py::kw_only(), py::arg("n_ctx"), py::arg("name") = "mtp",
@@ -377,12 +378,12 @@ void bind_drafters(py::module_ &m) {
 } // namespace
 
 void bind_decoder(py::module_ &m) {
-    bind_drafters(m);
     using Free = py::call_guard<py::gil_scoped_release>;
     bind_event(m);
     bind_mask_job(m);
     bind_decoder_config(m);
     bind_stats(m);
+    bind_drafters(m);
     m.def(
         "prefix_note", [](const std::string &path) { return py::bytes(PrefixFileReader::note_of(path)); },
         py::arg("path"));

@@ -38,7 +38,7 @@ class DiskTier : public CacheTier {
     void put(const TierKey &key, const TierData &data) override;
     void touch(const TierKey &key) override;
     TierStats stats() const override;
-    // What get() has lent may go back to the system.
+    // Memory that get() has lent goes back to the system, once it is free.
     void drop_buffers() { buffers_->clear(); }
     // Measurements of the model here, which outlive the process like entries do.
     std::optional<TierSpeeds> speeds() const;

@@ -24,7 +24,7 @@ using TierIdentity = PrefixHash;
 // The layout's geometry and types, and the version of this format, are added here.
 TierIdentity tier_identity(const std::string &model, const CacheLayout &layout);
 
-// What the contents of a block of each group, and of a state, look like.
+// Sizes and numbers of the contents of a block of each group, and of a state.
 class TierSizes {
   public:
     explicit TierSizes(const CacheLayout &layout);

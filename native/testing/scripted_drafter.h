@@ -20,7 +20,7 @@ class ScriptedDrafter : public Drafter {
     void propose(std::span<DraftWish *const> wishes) override;
     void forget(SequenceId sequence, std::span<const int32_t>) override { chosen_.erase(sequence); }
     bool costs_time() const override { return token_read_s_ > 0; }
-    double reading_s(const DraftWish &wish) const override {
+    double reading_s(const DraftWish &wish) override {
         return chosen_.contains(wish.sequence) ? 0 : token_read_s_ * static_cast<double>(wish.tokens.size());
     }
 

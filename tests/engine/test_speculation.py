@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +24,15 @@ from decoder_client import (
     prompt,
 )
 from mask_rules import MaskThread, greedy_among
-from quire._native.engine import Drafter, HeadDrafter, LookupDrafter, ModelDrafter, SamplingParams, VocabInfo
+from quire._native.engine import (
+    CacheTiersConfig,
+    Drafter,
+    HeadDrafter,
+    LookupDrafter,
+    ModelDrafter,
+    SamplingParams,
+    VocabInfo,
+)
 from quire._native.testing import AnswerCursor, AnswerStore, FakeExecutor, Sampler, ScriptedDrafter, SuffixAutomaton
 from quire.errors import RequestError, UnsupportedError
 from test_sampling import chi_square, chi_square_limit
@@ -327,6 +336,28 @@ def test_answers_do_not_depend_on_a_draft_model(options: dict[str, object], is_r
         # Greedy tokens are always the likeliest; drawn tokens rarely are.
         assert (stats.n_accepted_tokens > stats.n_drafted_tokens / 20) == is_right
         client.expect_all_free()
+
+
+def test_a_draft_model_does_not_read_a_prompt_again_after_a_restart(tmp_path: Path) -> None:
+    text = prompt(180)
+    only_early = next(token for token in text[:176] if token not in [*text[176:], *greedy_without_eog(text, 40)])
+    tiers = CacheTiersConfig(disk_folder=str(tmp_path), disk_bytes=1 << 30, model=b"draft", always_reads=True)
+    for is_first in (True, False):
+        fails = None if is_first else only_early  # with this token in a step
+        executor = FakeExecutor(n_vocab=N_VOCAB, block_tokens=4, n_blocks=200, fail_on=fails)
+        drafter = ModelDrafter(executor, n_ctx=256, tiers=tiers)
+        with Client(drafters=[drafter], config=ALWAYS) as client:
+            while not client.decoder.stats().drafters[0].n_drafted_tokens:  # the answer does not wait for the disk
+                id_ = client.submit(text, params(max_tokens=40))
+                client.run()
+                assert client.answer(id_).token_ids == greedy_without_eog(text, 40)
+                assert not client.decoder.stats().drafters[0].failure
+            stats = client.decoder.stats().drafters[0]
+            assert (stats.n_accepted_tokens, stats.failure) == (stats.n_drafted_tokens, "")
+            client.expect_all_free()
+        assert drafter.tiers is not None
+        assert drafter.tiers.disk is not None
+        assert (drafter.tiers.disk.n_read >= 40) == (not is_first)
 
 
 def test_a_draft_model_of_the_same_weights_is_always_right() -> None:

@@ -81,6 +81,25 @@ def test_drafts_change_no_bit(without_drafts: Answers, draft: Path, kind: str, n
         assert kind == "lookup" or draft_stats.n_accepted_tokens > least * draft_stats.n_drafted_tokens
 
 
+def test_a_draft_model_has_a_folder_of_its_own_in_the_cache(draft: Path, tmp_path: Path) -> None:
+    for n_ctx in (256, 256):
+        with LLM(
+            draft=draft,
+            threads=1,
+            n_ctx=n_ctx,
+            draft_min=2,
+            speculation="draft",
+            cache_disk=tmp_path,
+            cache_ram=1 << 20,
+        ) as llm:
+            prompt = [1 + i % 99 for i in range(101)]
+            (result,) = llm.generate([prompt], max_tokens=8, temperature=0, ignore_eos=True)
+            assert all(not drafter.failure for drafter in llm.stats().drafters)
+    assert result.n_disk_tokens == 96
+    sizes = [len(list(folder.rglob("*.kv"))) for folder in tmp_path.iterdir() if folder.name != "digests"]
+    assert [size > 2 for size in sizes] == [True, True]
+
+
 def test_depth_by_cost_changes_no_answer(plain: LLM, draft: Path) -> None:
     expected = [comparable(result) for result in plain.generate(PROMPTS, **GREEDY)]
     with opened(draft=draft) as llm:  # auto, because a draft model is given

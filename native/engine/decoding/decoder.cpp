@@ -194,6 +194,7 @@ void Decoder::close() {
     masks_->close();
     std::call_once(joined_, [this] {
         thread_.join();
+        loop_.close_drafters();
         if (loop_.tiers() != nullptr) loop_.tiers()->close();
     });
 }

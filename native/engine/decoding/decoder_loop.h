@@ -51,6 +51,7 @@ class DecoderLoop {
 
     // For any thread: checks whether a request can fit at all, and which drafters there are.
     const Scheduler &scheduler() const { return scheduler_; }
+    void close_drafters() { speculator_.close(); } // after the last step
     const Speculator &speculator() const { return speculator_; }
     CacheTiers *tiers() const { return tiers_.get(); } // null: none
 

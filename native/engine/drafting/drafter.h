@@ -45,7 +45,7 @@ class Drafter {
     virtual bool costs_time() const { return false; }
     // Seconds that reading the wish's text will take, which comes before the first proposal for a sequence; 0: it was
     // read, or that is not known.
-    virtual double reading_s(const DraftWish &) const { return 0; }
+    virtual double reading_s(const DraftWish &) { return 0; }
     // Seconds of reading in the last propose().
     virtual double read_s() const { return 0; }
     // Numbers in a row of the model's features (Executor::features) that it reads, for all rows of its
@@ -55,6 +55,7 @@ class Drafter {
     virtual void see(SequenceId, int64_t /*first*/, std::span<const float> /*features*/) {}
     // True if it proposes what a grammar forces: it comes first, is never wrong, and others are asked for what follows.
     virtual bool is_certain() const { return false; }
+    virtual void close() {} // no more proposals: what it keeps elsewhere is written
 };
 
 } // namespace quire

@@ -48,7 +48,7 @@ void HeadDrafter::see(SequenceId sequence, int64_t first, std::span<const float>
     known.first += n_more;
 }
 
-double HeadDrafter::reading_s(const DraftWish &wish) const {
+double HeadDrafter::reading_s(const DraftWish &wish) {
     const auto found = known_.find(wish.sequence);
     if (found == known_.end()) return 0;
     const Known &known = found->second;

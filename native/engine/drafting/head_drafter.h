@@ -26,7 +26,7 @@ class HeadDrafter : public ModelDrafter {
                 std::vector<int32_t> tokens = {});
     std::string name() const override { return name_; }
     void forget(SequenceId sequence, std::span<const int32_t> answer) override;
-    double reading_s(const DraftWish &wish) const override;
+    double reading_s(const DraftWish &wish) override;
     int n_features() const override { return executor().n_features_read(); }
     void see(SequenceId sequence, int64_t first, std::span<const float> features) override;
 

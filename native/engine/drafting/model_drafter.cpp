@@ -23,7 +23,7 @@ SchedulerOptions options_for(int64_t n_ctx) {
 
 } // namespace
 
-ModelDrafter::ModelDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx)
+ModelDrafter::ModelDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx, const CacheTiersConfig &tiers)
     : executor_(std::move(executor)), n_ctx_(n_ctx),
       scheduler_(scheduler_config(options_for(n_ctx), *executor_), cache_pool(*executor_)), runner_(executor_) {
     if (!executor_->makes_logits() || executor_->undivided_prompts())
@@ -32,9 +32,44 @@ ModelDrafter::ModelDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx)
         throw UnsupportedError("draft", "the draft model is an encoder-decoder model, which is unsupported");
     if (executor_->cache().state_bytes() > 0)
         throw UnsupportedError("draft", "the draft model has recurrent states, which cannot be rolled back");
+    if (!tiers.is_used()) return;
+    tiers_ = std::make_shared<CacheTiers>(tiers, executor_->cache());
+    runner_.use_tiers(tiers_);
+    scheduler_.use_tiers(tiers_);
 }
 
-void ModelDrafter::forget(SequenceId sequence, std::span<const int32_t>) { drop(sequence); }
+void ModelDrafter::close() {
+    if (!tiers_) return;
+    try {
+        Plan plan;
+        plan.edits = scheduler_.take_edits();
+        runner_.make_edits(plan);
+    } catch (const std::exception &) { // the tiers go without what is left
+    }
+    tiers_->close();
+}
+
+// Looked up once: until then nothing of the text is read here.
+int64_t ModelDrafter::n_unread(const DraftWish &wish) {
+    const auto [found, is_new] = unread_.try_emplace(wish.sequence, 0);
+    if (is_new) {
+        SequenceSpec spec;
+        spec.tokens.assign(wish.tokens.begin(), wish.tokens.end());
+        spec.context.salt = std::string(wish.salt);
+        found->second = static_cast<int64_t>(wish.tokens.size()) - scheduler_.find_cached(std::move(spec));
+    }
+    return found->second;
+}
+
+double ModelDrafter::reading_s(const DraftWish &wish) {
+    if (sequences_.contains(wish.sequence) || token_read_s_ == 0) return 0;
+    return token_read_s_ * static_cast<double>(n_unread(wish));
+}
+
+void ModelDrafter::forget(SequenceId sequence, std::span<const int32_t>) {
+    unread_.erase(sequence);
+    drop(sequence);
+}
 
 void ModelDrafter::drop(SequenceId sequence) {
     const auto found = sequences_.find(sequence);
@@ -102,6 +137,7 @@ void ModelDrafter::step() {
     runner_.run(plan, scheduler_.pool(), {HiddenStates::unwanted, one_each}, features_of(plan));
     if (plan.n_tokens - static_cast<int>(plan.items.size()) >= least_read_tokens) {
         const double seconds = now_s() - started_s, of_token = seconds / plan.n_tokens;
+        if (tiers_) tiers_->computed(plan.n_tokens, seconds);
         read_s_ += seconds;
         token_read_s_ = token_read_s_ == 0 ? of_token : token_read_s_ + read_time_weight * (of_token - token_read_s_);
     }

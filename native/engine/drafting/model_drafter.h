@@ -10,6 +10,7 @@
 #include "engine/drafting/drafter.h"
 #include "engine/scheduling/scheduler.h"
 #include "engine/scheduling/step_runner.h"
+#include "kv/cache_tiers.h"
 
 namespace quire {
 
@@ -19,17 +20,18 @@ namespace quire {
 // of a sequence that is new to it is read in pieces, while the others go on.
 class ModelDrafter : public Drafter {
   public:
-    // n_ctx: positions that the model has.  UnsupportedError for a model with a recurrent state, or without logits.
-    ModelDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx);
+    // n_ctx: positions that the model has.  `tiers`: below its cache.  UnsupportedError for a model with a recurrent
+    // state, or without logits; LoadError as for CacheTiers.
+    ModelDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx, const CacheTiersConfig &tiers = {});
     std::string name() const override { return "draft"; }
     void propose(std::span<DraftWish *const> wishes) override;
     void forget(SequenceId sequence, std::span<const int32_t> answer) override;
     bool costs_time() const override { return true; }
-    double reading_s(const DraftWish &wish) const override {
-        return sequences_.contains(wish.sequence) ? 0 : token_read_s_ * static_cast<double>(wish.tokens.size());
-    }
+    double reading_s(const DraftWish &wish) override;
+    void close() override;
     double read_s() const override { return read_s_; }
     int n_vocab() const { return executor_->n_vocab(); }
+    std::optional<CacheTiersStats> tier_stats() const { return tiers_ ? std::optional(tiers_->stats()) : std::nullopt; }
 
   protected:
     // The text that the model reads before it proposes.
@@ -57,11 +59,14 @@ class ModelDrafter : public Drafter {
     bool take(DraftWish &wish);
     void step();
     void extend(const PlanItem &item, const ItemRows &rows);
+    int64_t n_unread(const DraftWish &wish);
 
     std::shared_ptr<Executor> executor_;
     int64_t n_ctx_;
     Scheduler scheduler_;
     StepRunner runner_;
+    std::shared_ptr<CacheTiers> tiers_; // null: none
+    std::unordered_map<SequenceId, int64_t> unread_; // tokens that cache and tiers lacked, of texts not read yet
     std::unordered_map<SequenceId, std::optional<SequenceId>> sequences_; // by the decoder's; none: does not fit
     std::unordered_map<SequenceId, SequenceId> owners_;  // the decoder's sequence of each own one
     double token_read_s_ = 0, read_s_ = 0;               // per token, and for the last proposals

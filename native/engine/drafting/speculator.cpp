@@ -297,6 +297,10 @@ void Speculator::forget(SequenceId sequence, std::span<const int32_t> answer) {
     for (Entry &entry : drafters_) entry.drafter->forget(sequence, answer);
 }
 
+void Speculator::close() {
+    for (Entry &entry : drafters_) entry.drafter->close();
+}
+
 std::vector<DrafterStats> Speculator::stats() const {
     std::vector<DrafterStats> result;
     for (const Entry &entry : drafters_) result.push_back(entry.stats);

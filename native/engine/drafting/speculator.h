@@ -63,6 +63,7 @@ class Speculator {
     void took(int n_rows, double seconds, bool all_have_logits = true) { cost_.took(n_rows, seconds, all_have_logits); }
     void forget(SequenceId sequence, std::span<const int32_t> answer);
     std::vector<DrafterStats> stats() const;
+    void close(); // closes all drafters
 
   private:
     struct Entry {

@@ -157,6 +157,7 @@ class Scheduler {
     void use_tiers(std::shared_ptr<BlockTiers> tiers);
     // The longest prefix in the cache, the tiers included, and all keys that it needs.
     SequenceCache::Below find_prefix(const SequenceCache::Names &names, int64_t n_tokens);
+    int64_t find_cached(SequenceSpec spec) const; // tokens of a text that pool and tiers have
     // The keys of a text that pool and tiers lack, and the tokens that they would save: all that a peer may have
     // (`held` is null), or the part that is of use with what it holds.  Empty without tiers.
     SequenceCache::Below find_missing(SequenceSpec spec, const TierKeys *held);

@@ -65,6 +65,15 @@ SequenceCache::Below Scheduler::find_prefix(const SequenceCache::Names &names, i
     return found;
 }
 
+int64_t Scheduler::find_cached(SequenceSpec spec) const {
+    const auto n_tokens = static_cast<int64_t>(spec.tokens.size()) - 1; // one is computed in any case
+    Sequence text(SequenceId{}, std::move(spec), 0, pool_, config_.max_step_tokens);
+    if (pool_->keeps_nothing()) return 0;
+    const SequenceCache::Names names{hashes(text), {}};
+    const int64_t n_found = text.cache.match(names, n_tokens).n_tokens;
+    return tiers_ ? std::max(n_found, text.cache.match_below(names, n_tokens, *tiers_).n_tokens) : n_found;
+}
+
 namespace {
 
 // The tiers, as if they had what a peer has.

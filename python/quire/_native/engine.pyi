@@ -386,11 +386,14 @@ class GrammarDrafter(Drafter):
 class ModelDrafter(Drafter):
     """Proposes a smaller model's most likely tokens (Leviathan et al. 2023, Chen et al. 2023).
 
-    ``n_ctx`` is the number of positions it has.  Raises UnsupportedError for a model with recurrent state or without
-    logits.
+    ``n_ctx`` is the number of positions it has; ``tiers`` are below its own cache.  Raises UnsupportedError for a model
+    with recurrent state or without logits.
     """
 
-    def __init__(self, executor: ExecutorBase, *, n_ctx: int) -> None: ...
+    def __init__(self, executor: ExecutorBase, *, n_ctx: int, tiers: CacheTiersConfig = ...) -> None: ...
+    @property
+    def tiers(self) -> CacheTiersStats | None:
+        """The tiers below its cache; None if there are none."""
 
 @final
 class HeadDrafter(Drafter):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import fields
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..._native import __version__
+from ..._native.engine import CacheTiersConfig
 from ...errors import LoadError
 from ...params.engine_options import EngineConfig
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ...files.gguf import GGUFReader
     from .fit import Fit
 
-__all__ = ["cache_identity", "files_digest", "trusted_folder"]
+__all__ = ["cache_identity", "files_digest", "tiers_of", "trusted_folder"]
 
 _DIGEST_BYTES, _PIECE_BYTES, _READ_BYTES = 32, 64 << 20, 1 << 20
 _MOST_THREADS = 8
@@ -77,6 +78,16 @@ def cache_identity(
     if "rope_factors_long.weight" in reader:  # the context decides which factors are used
         add("n_ctx", n_ctx)
     return digest.digest()
+
+
+def tiers_of(config: EngineConfig, ram_bytes: int, identity: Callable[[], bytes]) -> CacheTiersConfig:
+    """Return the tiers below a model's cache.  ``identity``: as ``cache_identity``, which reads files."""
+    return CacheTiersConfig(
+        ram_bytes=ram_bytes,
+        disk_folder="" if config.cache_disk is None else trusted_folder(config.cache_disk),
+        disk_bytes=config.cache_disk_size,
+        model=os.urandom(32) if config.cache_disk is None else identity(),
+    )
 
 
 def files_digest(paths: Iterable[Path], known: Path | None = None) -> bytes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..._native.engine import HeadDrafter, ModelDrafter
+from ..._native.engine import CacheTiersConfig, HeadDrafter, ModelDrafter
 from ..._native.graph import CacheSpec, Executor, Trace
 from ..._native.kv import CacheLayout
 from ...errors import UnsupportedError
@@ -18,6 +18,7 @@ from ...files.ollama import open_model_file
 from ...models import is_head, load_head, load_model, trace_predictor
 from ...params.engine_options import CacheDType, EngineConfig
 from ...tokenizer import Tokenizer
+from .cache_identity import cache_identity, tiers_of
 from .draft_head import check_tokens, draft_is_head
 from .shown_name import shown_name
 from .sizes import BLOCK_TOKENS, MOST_SEQUENCES, ModelNeeds, Sizes
@@ -40,17 +41,20 @@ class DraftModel:
     """A model that drafts tokens, the memory that it takes beside the target's weights, and the type of its cache.
 
     ``fusion``: for a head, how the target computes its features.  ``identity``: of the file with the head's weights.
+    ``cache_identity``: names what its cache depends on; None if its cache has no tiers, as a head's rows depend on more
+    than their text.
     """
 
     config: Config
     cache: list[CacheSpec]
     trace: Callable[[int], Trace]
-    drafter_of: Callable[[Executor, int], Drafter]
+    drafter_of: Callable[[Executor, int, CacheTiersConfig], Drafter]
     size_bytes: int
     kept_bytes: int
     kv_dtype: CacheDType
     fusion: Fusion | None = None
     identity: str = ""
+    cache_identity: Callable[[int, KernelSet | None], bytes] | None = None
 
     def add_to(self, needs: ModelNeeds) -> ModelNeeds:
         """Return the needs of the target and this model together: each block of the target has one here."""
@@ -73,8 +77,21 @@ class DraftModel:
         """Return one block for each of the target's; the blocks of one context if windows limit the target's cache."""
         return sizes.n_blocks if sizes.cache_bytes == 0 else -(-sizes.n_ctx // BLOCK_TOKENS) + 1
 
+    def ram_bytes(self, config: EngineConfig, target_block_bytes: int) -> int:
+        """Return its part of the host's memory below the caches: by the sizes of blocks."""
+        if self.cache_identity is None:
+            return 0
+        return config.cache_ram * self.block_bytes // (self.block_bytes + target_block_bytes)
+
     def drafter(
-        self, target: Executor, sizes: Sizes, device: Device, config: EngineConfig, kernel_set: KernelSet | None
+        self,
+        target: Executor,
+        sizes: Sizes,
+        device: Device,
+        config: EngineConfig,
+        kernel_set: KernelSet | None,
+        *,
+        target_block_bytes: int,
     ) -> tuple[Drafter, int]:
         """Return the drafter, with its own cache and on the target's threads, and the bytes that it takes in use."""
         n_ctx = min(sizes.n_ctx, self.config.n_ctx_train)
@@ -93,7 +110,11 @@ class DraftModel:
             team_of=target if target.kernels == "cpu" else None,
         )
         reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
-        return self.drafter_of(executor, n_ctx), reserved
+        tiers, identity = CacheTiersConfig(), self.cache_identity
+        if identity is not None:
+            ram_bytes = self.ram_bytes(config, target_block_bytes)
+            tiers = tiers_of(config, ram_bytes, lambda: identity(n_ctx, kernel_set))
+        return self.drafter_of(executor, n_ctx, tiers), reserved
 
 
 def cache_bytes_beside(drafts: Sequence[DraftModel], sizes: Sizes) -> int:
@@ -127,7 +148,7 @@ def predictor_beside(name: str, model: LoadedModel, config: EngineConfig, kv_dty
         model.config,
         [model.predictor.cache],
         model.trace_predictor,
-        lambda executor, n_ctx: HeadDrafter(executor, n_ctx=n_ctx),
+        lambda executor, n_ctx, _: HeadDrafter(executor, n_ctx=n_ctx),
         size_bytes=0,
         kept_bytes=_kept_bytes(model.config.dim, config),
         kv_dtype=kv_dtype,
@@ -159,10 +180,20 @@ def opened_draft(
             model.config,
             model.cache,
             model.trace,
-            lambda executor, n_ctx: ModelDrafter(executor, n_ctx=n_ctx),
+            lambda executor, n_ctx, tiers: ModelDrafter(executor, n_ctx=n_ctx, tiers=tiers),
             size_bytes=reader.size_bytes,
             kept_bytes=0,
             kv_dtype=kv_dtype,
+            cache_identity=lambda n_ctx, kernel_set: cache_identity(
+                reader,
+                config,
+                n_ctx=n_ctx,
+                fit=None,
+                kernel_set=kernel_set,
+                devices=[device.name],
+                media=None,
+                merges_adapters=False,
+            ),
         )
 
 
@@ -172,7 +203,7 @@ def _head_beside(reader: GGUFReader, target: LoadedModel, config: EngineConfig, 
         loaded.config,
         [loaded.head.cache],
         lambda n_ctx: trace_predictor(loaded.head, n_ctx),
-        lambda executor, n_ctx: HeadDrafter(executor, n_ctx=n_ctx, name="eagle", tokens=loaded.tokens),
+        lambda executor, n_ctx, _: HeadDrafter(executor, n_ctx=n_ctx, name="eagle", tokens=loaded.tokens),
         size_bytes=reader.size_bytes,
         kept_bytes=_kept_bytes(loaded.config.dim, config),
         kv_dtype=kv_dtype,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -21,7 +20,7 @@ from ..._native.graph import Executor, ExecutorBase
 from ..._native.kv import CacheLayout
 from ...errors import RequestError, UnsupportedError
 from ..adapters import NO_LIBRARY, AdapterLibrary
-from .cache_identity import cache_identity, trusted_folder
+from .cache_identity import cache_identity, tiers_of
 from .draft import cache_bytes_beside
 from .kernel_choice import packed_cache_of
 from .memory import memory_at_hand
@@ -131,7 +130,9 @@ class ModelParts:
         drafters: list[Drafter] = [GrammarDrafter(), LookupDrafter()]
         reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
         for draft in self.drafts:
-            drafter, n_bytes = draft.drafter(executor, sizes, self.devices[0], config, self.kernel_set)
+            drafter, n_bytes = draft.drafter(
+                executor, sizes, self.devices[0], config, self.kernel_set, target_block_bytes=cache.block_bytes
+            )
             drafters.append(drafter)
             reserved += n_bytes
         return OpenedModel(
@@ -293,13 +294,9 @@ class ModelParts:
         )
 
     def _tiers(self, sizes: Sizes) -> CacheTiersConfig:
-        config = self.config
-        return CacheTiersConfig(
-            ram_bytes=config.cache_ram,
-            disk_folder="" if config.cache_disk is None else trusted_folder(config.cache_disk),
-            disk_bytes=config.cache_disk_size,
-            model=os.urandom(32) if config.cache_disk is None else self._identity(sizes),
-        )
+        own = CacheLayout(self.model.cache, self.kv_dtype).block_bytes
+        ram_bytes = self.config.cache_ram - sum(draft.ram_bytes(self.config, own) for draft in self.drafts)
+        return tiers_of(self.config, ram_bytes, lambda: self._identity(sizes))
 
     def _identity(self, sizes: Sizes) -> bytes:
         return cache_identity(

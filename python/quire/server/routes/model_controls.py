@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 _RESTART_CHECK_S = 0.05
-_MOST_TRIES = 3  # of a request whose worker ended meanwhile
+_MOST_TRIES = 3  # if the worker ends meanwhile
 
 
 class ControlBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
@@ -32,7 +32,7 @@ class ControlBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
 
 
 class PauseBody(ControlBody, kw_only=True, forbid_unknown_fields=True):
-    """What becomes of requests in flight and of the prefix cache.
+    """The end of requests in flight, and of the prefix cache.
 
     ``wait_for_inflight_requests`` is vLLM's older name for the mode ``wait``.
     """
