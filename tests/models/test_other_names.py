@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,26 @@ def test_a_checkpoint_under_another_name(
     assert [info.name for info in found.tensors] == [info.name for info in expected.tensors]
     for info in expected.tensors:
         assert np.array_equal(found.tensor(info.name).numpy(), expected.tensor(info.name).numpy())
+
+
+def test_phi_4_multimodal_reads_the_matrices_beside_adapters(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "plain", "phi4_multimodal")
+    write_checkpoint(tmp_path / "adapted", "phi4_multimodal")
+    path, tensors = tmp_path / "adapted" / "model.safetensors", {}
+    stored = SafetensorsFile(path)
+    for name in stored:
+        base = re.sub(r"(layers\.\d+\.\w+\.(?:qkv|o|gate_up|down)_proj)\.weight", r"\1.base_layer.weight", name)
+        tensors[base] = stored.array(name).copy()
+        if base != name and name.startswith("model.layers"):
+            for part in ("A", "B"):
+                tensors[base.replace("base_layer", f"lora_{part}.vision")] = np.ones((2, 2), np.float32)
+    write_safetensors(path, tensors)
+    config = {**config_of("phi4_multimodal"), "architectures": ["Phi4MMForCausalLM"], "model_type": "phi4mm"}
+    others = {"vision_lora": {"r": 256}, "speech_lora": {"r": 320}, "embd_layer": {"use_hd_transform": True}}
+    (tmp_path / "adapted" / "config.json").write_text(json.dumps({**config, **others}))
+    for name in ("plain", "adapted"):
+        convert(tmp_path / name, tmp_path / f"{name}.gguf", "f32")
+    mine, theirs = GGUFReader(tmp_path / "adapted.gguf"), GGUFReader(tmp_path / "plain.gguf")
+    assert [info.name for info in mine.tensors] == [info.name for info in theirs.tensors]
+    for info in mine.tensors:
+        assert np.array_equal(mine.tensor(info.name).numpy(), theirs.tensor(info.name).numpy())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..checkpoints.mapping import (
     DECODER_KEYS,
@@ -13,6 +14,7 @@ from ..checkpoints.mapping import (
     computed,
     f32,
     rope_keys,
+    u32,
     window,
 )
 from ..checkpoints.mapping.rope import LONGROPE, Entry, kind_of, longrope_keys, partial_rotary, rope_of
@@ -77,22 +79,49 @@ def _rope(config: Fields) -> Iterator[Entry]:
     return rope_keys(config)
 
 
+_PHI3 = Checkpoint(
+    "phi3",
+    {
+        **DECODER_KEYS,
+        "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+        "rope.dimension_count": computed("u32", _n_rot),
+        "attention.sliding_window": window(None, none=0),
+    },
+    {
+        **DECODER_TENSORS,
+        "blk.{i}.attn_qkv": "model.layers.{i}.self_attn.qkv_proj",
+        "blk.{i}.ffn_up": "model.layers.{i}.mlp.gate_up_proj",
+    },
+    fixed={"hidden_act": SILU},
+    rope=_rope,
+    unused=("attention_bias", "embd_pdrop", "resid_pdrop"),
+)
+# Phi-4 multimodal, text; images and sounds use encoders, and adapters that stand beside the matrices.
+_ENCODERS = ("model.embed_tokens_extend.*", "*.lora_A.*", "*.lora_B.*")
+_OF_ENCODERS = (
+    "vision_config",
+    "audio_config",
+    "embd_layer",
+    "*_processor",
+    "vision_lora",
+    "speech_lora",
+    "feature_layer",
+)
+_PHI4 = replace(
+    _PHI3,
+    keys={**_PHI3.keys, "attention.head_count_kv": u32("num_key_value_heads", default=8, low=1)},
+    ignored=_ENCODERS,
+    unused=(*_PHI3.unused, *_OF_ENCODERS),
+)
+_WITH_ADAPTERS = ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
 HF = {
-    "Phi3ForCausalLM": Checkpoint(
-        "phi3",
-        {
-            **DECODER_KEYS,
-            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
-            "rope.dimension_count": computed("u32", _n_rot),
-            "attention.sliding_window": window(None, none=0),
+    "Phi3ForCausalLM": _PHI3,
+    "Phi4MultimodalForCausalLM": _PHI4,
+    "Phi4MMForCausalLM": replace(
+        _PHI4,
+        tensors={
+            name: f"{source}.base_layer" if name.endswith(_WITH_ADAPTERS) else source
+            for name, source in _PHI4.tensors.items()
         },
-        {
-            **DECODER_TENSORS,
-            "blk.{i}.attn_qkv": "model.layers.{i}.self_attn.qkv_proj",
-            "blk.{i}.ffn_up": "model.layers.{i}.mlp.gate_up_proj",
-        },
-        fixed={"hidden_act": SILU},
-        rope=_rope,
-        unused=("attention_bias", "embd_pdrop", "resid_pdrop"),
-    )
+    ),
 }
