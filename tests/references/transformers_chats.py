@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from datetime import datetime
 from typing import Any
 from unittest import mock
@@ -58,7 +59,7 @@ def rendered_as_given(source: str, case: Mapping[str, Any]) -> str | None:
     """Return the rendering of the unchanged case; None if the template refuses it."""
     given = {name: make(case.get("tools")) for name, make in PUBLISHERS.items()}
     values = {"add_generation_prompt": True, **given, **case}
-    messages = values.pop("messages")
+    messages = deepcopy(values.pop("messages"))  # templates may change them
     try:
         return str(TOKENIZER.apply_chat_template(messages, chat_template=source, tokenize=False, **values))
     except Exception:  # the template refuses the case
