@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from copy import deepcopy
 from datetime import datetime
 from typing import Any
 
 import pytest
-from quire.chat import ChatTemplate, sandbox
+from quire.chat import ChatTemplate, forms, sandbox
+from quire.chat.filters import ALLOWED_FILTERS
 from quire.errors import RequestError, UnsupportedError
 
 pytestmark = pytest.mark.python_only
@@ -143,6 +146,21 @@ def test_lists_and_dicts_of_the_templates_own_change() -> None:
         template = ChatTemplate("{% set f = " + change + " %}{{ f }}{{ style }}{{ tools }}")
         with pytest.raises(UnsupportedError, match="sandbox"):
             template.render(chat, tools_of(lambda: "f"), style=[1])
+
+
+@pytest.mark.parametrize("name", sorted(ALLOWED_FILTERS))
+def test_no_filter_changes_what_it_is_given(name: str) -> None:
+    """Neither a request nor the conversations by which templates are probed, which are common to all."""
+    messages = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+    known, probes = deepcopy(messages), deepcopy(forms.PARTS)
+    for value in ("messages[0].content", "messages[0].content[0]", "messages[0]", "messages"):
+        for arguments in ("", "(3)", "('x')", "(messages)"):
+            shown = "{% for part in messages[0].content %}{{ part.text }}{% endfor %}"
+            template = ChatTemplate(shown + "{% set made = " + f"{value} | {name}{arguments}" + " %}{{ made }}")
+            with suppress(RequestError, UnsupportedError):
+                template.render(messages)
+            assert messages == known
+            assert probes == forms.PARTS
 
 
 def test_variables_of_publishers_code(monkeypatch: pytest.MonkeyPatch) -> None:
