@@ -2,8 +2,8 @@
 
     python ci/check_includes.py [ROOT]
 
-Layers, lowest first: core; gguf quant kv; kernels cuda vulkan graph; engine; testing; bindings.  Within graph and engine
-the folders are layers too (``ROOMS``).  ggml's headers belong to core, gguf, quant, cuda, vulkan, graph and
+Layers, lowest first: core; gguf quant kv; kernels cuda vulkan graph; engine; testing; bindings.  Within graph and
+engine the folders are layers too (``ROOMS``).  ggml's headers belong to core, gguf, quant, cuda, vulkan, graph and
 kv/kv_store.cpp, Python's to bindings; kernels know neither.  The parts that are tested without a device or a clock
 (``PURE``) reach no device, no thread and no clock through any header.
 """

@@ -454,7 +454,7 @@ def test_a_prompt_is_looked_up_once_for_each_choice(monkeypatch: pytest.MonkeyPa
             while not front.prefill.replicas[0].is_ready:
                 await asyncio.sleep(0.01)
             await ask(client, LONG)
-            assert (len(looks), front.counts["prefilled"]) == (2, 1)  # who answers, and who reads before
+            assert (len(looks), front.counts["prefilled"]) == (2, 1)  # the router looked for a server that answers and for one that prefills
             await ask(client, LONG)
             assert (len(looks), front.counts["matched"]) == (3, len(LONG) // 256)
             await prefill.stop()

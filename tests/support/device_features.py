@@ -1,4 +1,4 @@
-"""What a model does on a device, for the table in docs/devices.md: on the simulated device and on Vulkan."""
+"""The features of the table in docs/devices.md, tried on the simulated device and on Vulkan."""
 
 from __future__ import annotations
 

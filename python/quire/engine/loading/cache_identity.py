@@ -105,7 +105,7 @@ def files_digest(paths: Iterable[Path], known: Path | None = None) -> bytes:
 def _kept_digest(path: Path, known: Path | None) -> bytes:
     """Return the digest of a file, from ``known`` if it has not changed since."""
     info = path.stat()
-    # Whoever writes to a file changes the time of its change, which no program can set.
+    # Each write to a file updates its ctime, which programs cannot set.
     state = f"{info.st_dev} {info.st_ino} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns}"
     place = None if known is None else known / hashlib.blake2b(state.encode(), digest_size=32).hexdigest()
     if place is not None:
