@@ -91,7 +91,8 @@ def compare_whisper(path: Path, audio: Path) -> None:
     features = transformers.WhisperFeatureExtractor.from_pretrained(path)(
         samples, sampling_rate=rate, return_tensors="pt"
     )
-    ids = model.generate(features.input_features, do_sample=False, num_beams=1)[0]
+    task = {"task": "transcribe"} if model.generation_config.is_multilingual else {}
+    ids = model.generate(features.input_features, do_sample=False, num_beams=1, **task)[0]
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"))
     wanted = tokenizer.decode(ids, skip_special_tokens=True).strip()
     with LLM(path) as llm:

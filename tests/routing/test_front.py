@@ -454,7 +454,8 @@ def test_a_prompt_is_looked_up_once_for_each_choice(monkeypatch: pytest.MonkeyPa
             while not front.prefill.replicas[0].is_ready:
                 await asyncio.sleep(0.01)
             await ask(client, LONG)
-            assert (len(looks), front.counts["prefilled"]) == (2, 1)  # the router looked for a server that answers and for one that prefills
+            # The router looked for a server that answers and for one that prefills.
+            assert (len(looks), front.counts["prefilled"]) == (2, 1)
             await ask(client, LONG)
             assert (len(looks), front.counts["matched"]) == (3, len(LONG) // 256)
             await prefill.stop()
