@@ -446,26 +446,28 @@ void bind_decoder(py::module_ &m) {
         .def(
             "export_prefix",
             [](Decoder &self, std::vector<int32_t> tokens, const std::string &path, std::string salt,
-               std::string adapter, const LateNames &late_adapters, const MediaNames &media, const std::string &note) {
+               std::string adapter, const LateNames &late_adapters, const MediaNames &media, const std::string &note,
+               const std::string &model) {
                 const PrefixText text =
                     prefix_text(std::move(tokens), std::move(salt), std::move(adapter), late_adapters, media);
                 py::gil_scoped_release release;
-                return self.export_prefix(text, path, note);
+                return self.export_prefix(text, path, note, model);
             },
             py::arg("token_ids"), py::arg("path"), py::kw_only(), py::arg("salt") = py::bytes(),
             py::arg("adapter") = py::bytes(), py::arg("late_adapters") = LateNames(), py::arg("media") = MediaNames(),
-            py::arg("note") = py::bytes())
+            py::arg("note") = py::bytes(), py::arg("model") = py::bytes())
         .def(
             "import_prefix",
             [](Decoder &self, std::vector<int32_t> tokens, const std::string &path, std::string salt,
-               std::string adapter, const LateNames &late_adapters, const MediaNames &media) {
+               std::string adapter, const LateNames &late_adapters, const MediaNames &media, const std::string &model) {
                 const PrefixText text =
                     prefix_text(std::move(tokens), std::move(salt), std::move(adapter), late_adapters, media);
                 py::gil_scoped_release release;
-                return self.import_prefix(text, path);
+                return self.import_prefix(text, path, model);
             },
             py::arg("token_ids"), py::arg("path"), py::kw_only(), py::arg("salt") = py::bytes(),
-            py::arg("adapter") = py::bytes(), py::arg("late_adapters") = LateNames(), py::arg("media") = MediaNames())
+            py::arg("adapter") = py::bytes(), py::arg("late_adapters") = LateNames(), py::arg("media") = MediaNames(),
+            py::arg("model") = py::bytes())
         .def(
             "find_missing",
             [](Decoder &self, Request request, const std::optional<std::vector<std::string>> &held) {

@@ -97,11 +97,12 @@ class Decoder {
     int64_t n_ctx() const { return n_ctx_; }
     // Saves the longest prefix of a text that the cache has to a file, and returns its number of tokens.  `note` is kept
     // in the file.  RequestError if the cache has none; CapacityError if the disk is full.
-    int64_t export_prefix(const PrefixText &text, const std::string &path, const std::string &note);
+    int64_t export_prefix(const PrefixText &text, const std::string &path, const std::string &note,
+                          const std::string &model = {});
     // Loads what a file has of a text into the pool, as far as there is room, and returns the tokens that the cache has
     // now.  What the file has under other names, of another text or salt, is left out.  LoadError for a file that is
     // damaged or of another model.
-    int64_t import_prefix(const PrefixText &text, const std::string &path);
+    int64_t import_prefix(const PrefixText &text, const std::string &path, const std::string &model = {});
     // As Scheduler::find_missing(), for a request's prompt.  Waits for the current step.
     SequenceCache::Below find_missing(Request request, const TierKeys *held);
     // Keeps a record that a peer sent (kv/tier_record.h) in the tiers.  False: there is no room for now.  LoadError if
@@ -128,6 +129,7 @@ class Decoder {
     const int64_t n_ctx_;
     const std::optional<int32_t> decoder_start_;
     const std::string speculation_;
+    TierIdentity identity_for(const std::string &model) const;
     const TierIdentity identity_; // names the contents of the cache in files
     DecoderLoop loop_; // the thread's
     const std::shared_ptr<MaskExchange> masks_;

@@ -62,13 +62,15 @@ void DecoderLoop::keep_prefixes() {
     if (pool.has_states()) touch(CacheEdit::states, pool.states());
 }
 
-int64_t Decoder::export_prefix(const PrefixText &text, const std::string &path, const std::string &note) {
+int64_t Decoder::export_prefix(const PrefixText &text, const std::string &path, const std::string &note,
+                               const std::string &model) {
     require_prefixes();
+    const TierIdentity identity = identity_for(model);
     const std::vector<PrefixHash> names = loop_.names_of(text);
     for (int n_tries = 0; n_tries < most_tries; ++n_tries) {
         const SequenceCache::Below prefix = ask([&](DecoderLoop &loop) { return loop.find_prefix(names); });
         if (prefix.n_tokens == 0) throw RequestError("prefix", "nothing to save: the text is not in the cache");
-        PrefixFileWriter writer(path, identity_, note);
+        PrefixFileWriter writer(path, identity, note);
         const std::span<const TierKey> keys = prefix.keys;
         bool is_whole = true;
         for (size_t n_read = 0; n_read < keys.size() && is_whole;) {
@@ -88,11 +90,15 @@ int64_t Decoder::export_prefix(const PrefixText &text, const std::string &path, 
     throw CapacityError("prefix", "parts of the text were evicted from the cache while it was saved");
 }
 
-int64_t Decoder::import_prefix(const PrefixText &text, const std::string &path) {
+TierIdentity Decoder::identity_for(const std::string &model) const {
+    return model.empty() ? identity_ : tier_identity(model, executor_->cache());
+}
+
+int64_t Decoder::import_prefix(const PrefixText &text, const std::string &path, const std::string &model) {
     require_prefixes();
     const std::vector<PrefixHash> names = loop_.names_of(text);
     const std::unordered_set<PrefixHash, PrefixHashHasher> known(names.begin(), names.end());
-    PrefixFileReader reader(path, identity_, TierSizes(executor_->cache()));
+    PrefixFileReader reader(path, identity_for(model), TierSizes(executor_->cache()));
     std::vector<TierEntry> entries;
     size_t bytes = 0;
     const auto load = [&] {

@@ -685,12 +685,14 @@ class Decoder:
         late_adapters: Sequence[tuple[bytes, int]] = [],
         media: Sequence[tuple[int, int, bytes]] = [],
         note: bytes = b"",
+        model: bytes = b"",
     ) -> int:
         """Save the longest prefix of a text that the cache has to a file; return its number of tokens.
 
         The file is private, and replaced as a whole.  ``salt``, ``adapter``, ``late_adapters`` (name and first position
         of each) and ``media`` (first row, end and digest of each) are those of the requests that computed it; ``note``
-        is kept in the file for ``prefix_note``.
+        is kept in the file for ``prefix_note``.  ``model`` names the weights as ``CacheTiersConfig`` does, which it
+        replaces here.
 
         Raises:
             RequestError: The cache has nothing of the text.
@@ -707,6 +709,7 @@ class Decoder:
         adapter: bytes = b"",
         late_adapters: Sequence[tuple[bytes, int]] = [],
         media: Sequence[tuple[int, int, bytes]] = [],
+        model: bytes = b"",
     ) -> int:
         """Load what a file of ``export_prefix`` has of a text into the pool; return how many of its tokens are cached.
 
