@@ -279,3 +279,31 @@ def test_slots_are_saved_restored_and_erased(clients: list[httpx.Client]) -> Non
     assert made(client, "/slots/1?action=save", {"filename": "b"})["n_saved"] == usage["total_tokens"]
     for path, status in (("/slots/99?action=save", 400), ("/slots/1?action=x", 400), ("/slots/x?action=erase", 400)):
         made(client, path, {"filename": "x"}, status)
+
+
+def n_computed(client: httpx.Client) -> float:
+    lines = client.get("/metrics").text.split("\n")
+    return float(next(line for line in lines if line.startswith("quire_computed_tokens_total")).split()[-1])
+
+
+def test_restoring_after_a_restart_computes_at_most_a_block(tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    arguments = ["--slot-save-path", str(tmp_path / "saved")]
+    with served(tmp_path, arguments) as server, server.client() as client:
+        id_ = made(client, "/v1/sessions", {"messages": [SYSTEM]})["id"]
+        said(client, session=id_, messages=user("Hello"))
+        made(client, f"/v1/sessions/{id_}/save", {"filename": "a"})
+        prompt = {"prompt": list(range(1, 200)), "id_slot": 0, "n_predict": 4, "ignore_eos": True}
+        made(client, "/completion", prompt)
+        made(client, "/slots/0?action=save", {"filename": "b"})
+        made(client, "/slots/1?action=save", {"filename": "empty"})
+    for is_damaged in (False, True):
+        with served(tmp_path, arguments) as server, server.client() as client:
+            id_ = made(client, "/v1/sessions")["id"]
+            made(client, f"/v1/sessions/{id_}/restore", {"filename": "a"})
+            assert made(client, "/slots/0?action=restore", {"filename": "b"})["n_restored"] > 200
+            made(client, "/slots/1?action=restore", {"filename": "empty"})
+            assert (n_computed(client) > 2 * 33) == is_damaged
+        for path in (tmp_path / "saved").rglob(".blocks/*"):
+            assert path.stat().st_mode & 0o777 == 0o600
+            path.write_bytes(path.read_bytes()[:-5])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from ..failures import ApiError
 from ..listener.request_context import RequestContext
 from ..service.saved_histories import SavedHistories
 from ..worker.engine_client import EngineClient
-from ..worker.protocol import Work
+from ..worker.protocol import Ask, Work
 from .answers import ResponseStream
 
-__all__ = ["computed", "saved_histories"]
+__all__ = ["blocks", "computed", "saved_histories"]
 
 
 def saved_histories(context: RequestContext[Any]) -> SavedHistories:
@@ -20,6 +20,21 @@ def saved_histories(context: RequestContext[Any]) -> SavedHistories:
     if found is None:
         raise ApiError(501, "not_supported", "this server saves nothing: start it with --slot-save-path DIR")
     return found
+
+
+async def blocks(
+    context: RequestContext[Any],
+    engine: EngineClient,
+    verb: Literal["save_blocks", "restore_blocks"],
+    *,
+    name: str,
+    history: dict[str, Any],
+    options: dict[str, Any] | None = None,
+) -> None:
+    """Write what the cache has of a saved history beside its file, or load it; the rest can be computed."""
+    path = saved_histories(context).blocks_path(context.caller, name)
+    values = {"path": path, "history": history, "options": options or {}, "salt": context.caller.salt}
+    await context.ask(engine, Ask(0, verb, values))
 
 
 async def computed(context: RequestContext[Any], engine: EngineClient, work: Work) -> int:

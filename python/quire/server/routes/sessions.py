@@ -20,7 +20,7 @@ from ..worker.engine_client import EngineClient
 from ..worker.protocol import Chat, Generate, Work
 from .fields import Name, Text, hints_of
 from .openai.chat_fields import checked_messages
-from .saved import computed, saved_histories
+from .saved import blocks, computed, saved_histories
 from .session_turns import OF_ONE_TURN, pinned, unpinned
 from .truncation import Truncation
 
@@ -123,6 +123,11 @@ async def save(context: RequestContext[FileBody]) -> Reply:
     }  # fmt: skip
     name = context.body.filename
     n_bytes = await asyncio.to_thread(saved_histories(context).save, context.caller, name, history)
+    engine = context.service.engines().get(session.model)
+    if engine is not None and session.adapter is None and not session.is_empty:
+        with suppress(ApiError):  # the model is being loaded: the history alone is enough
+            history = session.history()
+            await blocks(context, engine, "save_blocks", name=name, history=history, options=session.options)
     return Reply.json({"id": session.id, "object": "session", "filename": name, "bytes": n_bytes})
 
 
@@ -143,6 +148,9 @@ async def restore(context: RequestContext[FileBody]) -> Reply:
         session.options, session.adapter = options, adapter
         if not session.is_empty:
             engine = await _opened(context, session)
+            if adapter is None:
+                name, history = context.body.filename, session.history()
+                await blocks(context, engine, "restore_blocks", name=name, history=history, options=options)
             session.n_tokens = await _compute(context, engine, session)
     except ApiError as error:
         context.service.sessions.grow(session, *before[:2])

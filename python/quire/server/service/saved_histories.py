@@ -73,6 +73,11 @@ class SavedHistories:
             raise ApiError(400, "other_file", "the file is of another kind, or of another model", "filename")
         return history, len(data)
 
+    def blocks_path(self, caller: Caller, name: str) -> str:
+        """Return where the blocks of a saved history are, which has this name.  No client can name this file."""
+        path = self._path(caller, name)
+        return str(path.parent.resolve() / ".blocks" / f"{path.name}.kv")
+
     def _path(self, caller: Caller, name: str) -> Path:
         if not _NAME.fullmatch(name):
             text = f"invalid filename {name!r:.40}: use letters, digits, '.', '_' and '-', 128 at most"

@@ -329,7 +329,7 @@ def open_service(
         opened = Open(
             file, {**config, **given}, sampling, system, dict(settings.defaults), template, kept.adapters,
             kept.paused, list(kept.asleep),
-            settings.cache_peers, settings.cache_peer_key or "",
+            settings.cache_peers, settings.cache_peer_key or "", settings.slot_save_path is not None,
         )  # fmt: skip
         first = waiting.pop() if waiting else None
         return WorkerSupervisor(opened, launched=first, batch_delay_s=settings.batch_delay_s)

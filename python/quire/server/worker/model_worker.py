@@ -37,6 +37,7 @@ from .params import params_of
 from .peers import Peers, await_written
 from .pins import Pins
 from .questions import Questions
+from .saved_blocks import SavedBlocks
 
 if TYPE_CHECKING:
     from ...engine.engine import Deliver, EngineRequest
@@ -105,9 +106,10 @@ class ModelWorker(LLMBase):
         check_share(self._memory_bytes, opened.config.get("memory_bytes"))
         self._questions = Questions(self.tokenizer, shown, self._drafted, opened.path)
         self._questions.add(adapter_verbs(self))
-        self._questions.add(
-            {**Pins(self._engine, self._prompts, self._drafted).verbs(), "control": partial(control, self)}
-        )
+        pins = Pins(self._engine, self._prompts, self._drafted)
+        self._questions.add({**pins.verbs(), "control": partial(control, self)})
+        if opened.saves_blocks:
+            self._questions.add(SavedBlocks(self, self._engine, pins.request).verbs())
         blocks = PrefixBlocks(self._engine)
         self._questions.add({"await_written": partial(await_written, blocks)})
         self._peers = Peers(opened.peers, opened.peer_key, blocks) if opened.peers else None
@@ -166,7 +168,7 @@ class ModelWorker(LLMBase):
             pool = self._forming if message_has_form(message) else self._preparing
             if isinstance(message, wire.Ask) and message.verb == "control" and message.values["verb"] != "state":
                 pool = self._pausing if message.values["values"].get("mode") == "wait" else self._controlling
-            if isinstance(message, wire.Ask) and message.verb == "await_written":
+            if isinstance(message, wire.Ask) and message.verb in ("await_written", "save_blocks", "restore_blocks"):
                 pool = self._writing
             if message_has_media(message):
                 pool = self._encoding

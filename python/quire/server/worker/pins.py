@@ -42,7 +42,7 @@ class Pins:
         adapter: list[tuple[str, float]] | None = None,
     ) -> object:
         """Pin a history in place of what was pinned by this name.  CapacityError without room for a new pin."""
-        request = self._request(history, options, salt)
+        request = self.request(history, options, salt)
         if adapter is not None:
             request = replace(request, params=replace(request.params or SamplingParams(), adapter=adapter))
         with self._lock:
@@ -57,8 +57,10 @@ class Pins:
                 self._engine.unpin(before[0])
             return {"n_tokens": self._pins[name][1]}
 
-    def _request(self, history: dict[str, Any], options: dict[str, Any], salt: bytes) -> EngineRequest:
-        """Return a request whose prompt is a history: a raw ``prompt``, or ``messages``."""
+    def request(self, history: dict[str, Any], options: dict[str, Any], salt: bytes) -> EngineRequest:
+        """Return a request whose prompt is a history: a raw ``prompt``, ``token_ids`` or ``messages``."""
+        if "token_ids" in history:
+            return self._prompts.draft(history["token_ids"], None, RequestOptions(salt=salt))
         if "messages" in history:
             shown = {**options, "add_generation_prompt": False}
             return replace(self._drafted(history["messages"], shown).engine, salt=salt, form=None)

@@ -64,7 +64,8 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     ``grammar``, ``pooling``, and fields of ``ChatOptions`` (``chat``).  ``chat_template`` replaces the model's.
     ``adapters``: names, paths and scales of LoRA adapters in place of those in ``config``, as clients have left them.
     ``paused`` and ``asleep``: begin paused, and with these parts asleep.
-    ``peers``: URLs of servers that are asked for blocks of the cache, with ``peer_key``.
+    ``peers``: URLs of servers that are asked for blocks of the cache, with ``peer_key``.  ``saves_blocks``: clients may
+    save what the cache has of their texts.
     """
 
     path: str | None
@@ -78,6 +79,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     asleep: list[str] = []
     peers: tuple[str, ...] = ()
     peer_key: str = ""
+    saves_blocks: bool = False
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
@@ -219,7 +221,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     id: int
     verb: Literal[
         "tokenize", "detokenize", "render", "count", "infill", "describe", "pin", "unpin", "load_adapter",
-        "unload_adapter", "scale_adapters", "control", "await_written",
+        "unload_adapter", "scale_adapters", "control", "await_written", "save_blocks", "restore_blocks",
     ]  # fmt: skip
     values: JsonObject
     hints: SchedulingHints = SchedulingHints()

@@ -16,7 +16,7 @@ from ...service.slots import SlotText
 from ...worker.engine_client import EngineClient
 from ...worker.protocol import Generate
 from ..fields import Name, hints_of
-from ..saved import computed, saved_histories
+from ..saved import blocks, computed, saved_histories
 
 __all__ = ["SlotBody", "slot_action"]
 
@@ -57,6 +57,8 @@ async def _save(context: RequestContext[SlotBody], engine: EngineClient, slot: i
     ids = text.token_ids if text is not None and text.model == context.model else []
     history = {"kind": "slot", "model": context.model, "n_vocab": engine.info.n_vocab, "token_ids": ids}
     n_written = await asyncio.to_thread(saved_histories(context).save, context.caller, name, history)
+    if ids:
+        await blocks(context, engine, "save_blocks", name=name, history={"token_ids": ids})
     times = {"save_ms": round(1000 * (time.monotonic() - begun_s), 3)}
     return Reply.json(
         {"id_slot": slot, "filename": name, "n_saved": len(ids), "n_written": n_written, "timings": times}
@@ -74,6 +76,7 @@ async def _restore(context: RequestContext[SlotBody], engine: EngineClient, slot
     )
     ids = history["token_ids"]
     if ids:
+        await blocks(context, engine, "restore_blocks", name=name, history={"token_ids": ids})
         work = Generate(0, ids, {"max_tokens": 1, "temperature": 0.0}, hints_of(context.caller))
         await computed(context, engine, work)
     context.service.slots.put(context.caller, slot, SlotText(context.model, ids))
