@@ -247,32 +247,23 @@ class Engine:
         return number << 48 | pin, n_tokens
 
     def export_prefix(
-        self,
-        token_ids: Sequence[int],
-        path: str,
-        salt: bytes,
-        note: bytes,
-        adapter: ChosenAdapters = None,
-        *,
-        model: bytes = b"",
+        self, token_ids: Sequence[int], path: str, salt: bytes, note: bytes, adapter: ChosenAdapters = None
     ) -> int:
-        """Write what the cache has of a text to a file, with a note; return the number of tokens.  ``model``: its name.
+        """Write what the cache has of a text to a file, with a note; return the number of tokens.
 
         RequestError if it has nothing of it; CapacityError if the disk is full or blocks were evicted meanwhile;
         UnsupportedError if the model keeps no prefixes.
         """
         names = adapter_names(self.adapters, adapter, token_ids)
-        return self.decoder().export_prefix(token_ids, path, salt=salt, note=note, model=model, **names)
+        return self.decoder().export_prefix(token_ids, path, salt=salt, note=note, **names)
 
-    def import_prefix(
-        self, token_ids: Sequence[int], path: str, salt: bytes, adapter: ChosenAdapters = None, model: bytes = b""
-    ) -> int:
+    def import_prefix(self, token_ids: Sequence[int], path: str, salt: bytes, adapter: ChosenAdapters = None) -> int:
         """Load what a file has of a text into the cache; return how many tokens the cache has now.
 
         LoadError if the file is damaged or of another model.
         """
         names = adapter_names(self.adapters, adapter, token_ids)
-        return self.decoder().import_prefix(token_ids, path, salt=salt, model=model, **names)
+        return self.decoder().import_prefix(token_ids, path, salt=salt, **names)
 
     def decoder(self) -> native.Decoder:
         """Return the decoder.  RequestError if the engine is closed or sleeps."""

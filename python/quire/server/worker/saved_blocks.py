@@ -34,7 +34,7 @@ class SavedBlocks:
         request_of: Callable[[dict[str, Any], dict[str, Any], bytes], EngineRequest],
     ) -> None:
         self._model, self._engine, self._request_of = model, engine, request_of
-        self._identity = _identity(model)
+        self._identity: bytes | None = None
 
     def verbs(self) -> Mapping[str, Callable[..., object]]:
         """Return the verbs of ``wire.Ask``."""
@@ -46,7 +46,8 @@ class SavedBlocks:
             request = self._request_of(history, options, salt)
             if request.media is None and self._has_own_weights():
                 Path(path).parent.mkdir(exist_ok=True, mode=0o700)
-                n = self._engine.export_prefix(request.token_ids, path, salt, b"", model=self._identity)
+                decoder = self._engine.decoder()
+                n = decoder.export_prefix(request.token_ids, path, salt=salt, model=self._name(path))
                 return {"n_tokens": n}
         with suppress(OSError):
             Path(path).unlink()
@@ -57,22 +58,29 @@ class SavedBlocks:
         with suppress(QuireError, OSError):
             if Path(path).is_file() and self._has_own_weights():
                 request = self._request_of(history, options, salt)
-                n = self._engine.import_prefix(request.token_ids, path, salt, model=self._identity)
+                decoder = self._engine.decoder()
+                n = decoder.import_prefix(request.token_ids, path, salt=salt, model=self._name(path))
                 return {"n_tokens": n}
         return {"n_tokens": 0}
+
+    def _name(self, path: str) -> bytes:
+        """Return the model's name in files.  The first call reads the model's files, unless their digests are known."""
+        if self._identity is None:
+            self._identity = _identity(self._model, Path(path).parent / "digests")
+        return self._identity
 
     def _has_own_weights(self) -> bool:
         return self._model._controls.source is None
 
 
-def _identity(model: LLMBase) -> bytes:
-    """Return a digest of all that cached rows depend on."""
+def _identity(model: LLMBase, known: Path) -> bytes:
+    """Return a digest of all that cached rows depend on.  ``known``: where digests of files are kept."""
     digest = hashlib.blake2b(digest_size=32, person=b"quire.saved.kv")
     config = [(each.name, getattr(model.config, each.name)) for each in fields(model.config)]
     shown = [(name, value) for name, value in config if name not in _NEUTRAL]
     path = model.path or packaged_model()
     files = [path] if path.is_file() else sorted(each for each in path.iterdir() if each.is_file())
     files += [Path(adapter) for adapter, _ in model.config.adapters if Path(adapter).is_file()]
-    parts = (__version__, model.isa, model.n_ctx, model.kv_dtype, shown, files_digest(files))
+    parts = (__version__, model.isa, model.n_ctx, model.kv_dtype, shown, files_digest(files, known))
     digest.update(repr(parts).encode())
     return digest.digest()
