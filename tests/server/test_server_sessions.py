@@ -303,7 +303,10 @@ def test_restoring_after_a_restart_computes_at_most_a_block(tmp_path: Path) -> N
             made(client, f"/v1/sessions/{id_}/restore", {"filename": "a"})
             assert made(client, "/slots/0?action=restore", {"filename": "b"})["n_restored"] > 200
             made(client, "/slots/1?action=restore", {"filename": "empty"})
-            assert (n_computed(client) > 2 * 33) == is_damaged
+            made(client, "/completion", {"prompt": list(range(200, 240)), "n_predict": 1})
+            least = 40 + 2 * 33 if is_damaged else 40
+            wait_until(lambda client=client, least=least: n_computed(client) > least)  # the count lags behind
+            assert is_damaged or n_computed(client) <= 40 + 2 * 33
         for path in (tmp_path / "saved").rglob(".blocks/*"):
             assert path.stat().st_mode & 0o777 == 0o600
             path.write_bytes(path.read_bytes()[:-5])
