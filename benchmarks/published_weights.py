@@ -1,10 +1,11 @@
 """Compare Quire with transformers on weights that are published: not speed, but answers.
 
-    python benchmarks/published_weights.py PATH [PATH ...] [--audio FILE]
+    python benchmarks/published_weights.py PATH [PATH ...] [--audio FILE] [--language CODE]
 
 Each PATH is a GGUF file of a decoder, a folder of an encoder of texts, or a folder of Whisper (which hears --audio).
 A GGUF file is read as it is and once more with its matrices in F32, which shows how much of the deviation comes from
-activations that kernels of quantized matrices round to 8 bits.  Needs torch, transformers, accelerate and gguf.
+activations that kernels of quantized matrices round to 8 bits.  `docs/models.md` has results.
+Needs torch, transformers, accelerate and gguf.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def compare_encoder(path: Path) -> None:
         print(f"{path.name}: vectors {np.abs(llm.embed(TEXTS) - np.array(expected)).max():.1e}")
 
 
-def compare_whisper(path: Path, audio: Path) -> None:
+def compare_whisper(path: Path, audio: Path, language: str | None) -> None:
     import soundfile
 
     samples, rate = soundfile.read(audio, dtype="float32")
@@ -91,12 +92,12 @@ def compare_whisper(path: Path, audio: Path) -> None:
     features = transformers.WhisperFeatureExtractor.from_pretrained(path)(
         samples, sampling_rate=rate, return_tensors="pt"
     )
-    task = {"task": "transcribe"} if model.generation_config.is_multilingual else {}
+    task = {"task": "transcribe", "language": language} if model.generation_config.is_multilingual else {}
     ids = model.generate(features.input_features, do_sample=False, num_beams=1, **task)[0]
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"))
     wanted = tokenizer.decode(ids, skip_special_tokens=True).strip()
     with LLM(path) as llm:
-        found = llm.transcribe(audio).text
+        found = llm.transcribe(audio, language=language).text
     print(f"{path.name}: {found!r}" + (", as transformers" if found == wanted else f"; transformers: {wanted!r}"))
 
 
@@ -104,6 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", nargs="+", type=Path)
     parser.add_argument("--audio", type=Path)
+    parser.add_argument("--language", help="of --audio, such as en [recognized]")
     args = parser.parse_args()
     for path in args.path:
         if path.is_file():
@@ -111,7 +113,7 @@ def main() -> None:
         elif json.loads((path / "config.json").read_text(encoding="utf-8"))["model_type"] == "whisper":
             if args.audio is None:
                 parser.error("--audio is needed for Whisper")
-            compare_whisper(path, args.audio)
+            compare_whisper(path, args.audio, args.language)
         else:
             compare_encoder(path)
 

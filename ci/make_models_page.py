@@ -80,6 +80,29 @@ In four cases, transformers differs from the model's publisher. Quire follows th
 | `nemotron_h`, `nemotron_h_moe`, `zamba2` | time steps have no lower limit | clamped to `time_step_min` |
 | ColQwen2 | an image's tokens have positions in height and width | positions are counted as in a text |
 
+## Published weights
+
+`benchmarks/published_weights.py` compares Quire with transformers on weights that are published as packages. Measured
+on 2026-11-28 with transformers 5.24 on the CPU, with a KV cache in F32:
+
+| decoder | matrices | largest difference of a logit | of a largest logit of | best token equal | greedy tokens equal |
+|---|---|---|---|---|---|
+| SmolLM2 135M Instruct | Q4_1 | 1.8 | 33 | 241 of 245 rows | 120 of 120 |
+| | F32 | 1.8e-04 | 33 | 245 of 245 | 120 of 120 |
+| Qwen2.5 Coder 0.5B | Q4_K_M | 0.45 | 30 | 242 of 242 | 87 of 120 |
+| | F32 | 7.1e-05 | 30 | 242 of 242 | 120 of 120 |
+| Gemma 3 270M | Q4_K_M | 1.8 | 41 | 243 of 245 | 75 of 120 |
+| | F32 | 2.1e-04 | 41 | 245 of 245 | 120 of 120 |
+
+F32 is the same file with its matrices stored as F32; the kernels of quantized matrices round activations to 8 bits, as
+llama.cpp's do, while transformers computes in F32. Greedy tokens are counted up to the first that differs, in three
+answers of 40. Whisper's weights were converted from CTranslate2's files, and the language was given.
+
+| model | result |
+|---|---|
+| all-mpnet-base-v2 | vectors within 1.5e-07 |
+| Whisper tiny.en (English) and base (German) | same transcripts |
+
 ## Architectures
 
 | architecture | description | transformers' classes | largest difference: Quire's kernels, ggml's |
