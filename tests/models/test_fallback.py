@@ -9,14 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from quire import LLM
 from quire.checkpoints.conversion import convert
 from quire.checkpoints.conversion import fallback as module
 from quire.errors import LoadError, UnsupportedError
-from quire.files.gguf import GGUFReader, GGUFWriter
-from quire.models import load_model
 from tiny_checkpoints import class_of, config_of, tokenizer_json
 
 torch = pytest.importorskip("torch", reason="needs torch (CI installs torch==2.13.0)")
@@ -148,33 +145,35 @@ def test_code_in_the_folder_never_runs(tmp_path: Path) -> None:
         convert(tmp_path, tmp_path / "own.gguf")
 
 
+@pytest.mark.parametrize(
+    "size",
+    [
+        {"decoder_layers": 10**9}, {"text_config": {"num_hidden_layers": 10**9}}, {"max_position_embeddings": 2**30},
+        {"max_position_embeddings": 2**22},
+    ],
+)  # fmt: skip
+def test_enormous_sizes_are_refused_before_the_class_is_made(size: dict[str, Any]) -> None:
+    with pytest.raises((LoadError, UnsupportedError), match=r"decoder_layers|num_hidden_layers|too large|memory"):
+        find({"model_type": "bart", **SIZES, **size}, "BartForCausalLM")
+
+
+def test_unfinished_files_of_the_cache_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document, _ = of_qwen3()
+
+    def full(*args: Any) -> None:
+        raise OSError("no space left")
+
+    module._write(tmp_path / "kept.json", document)
+    monkeypatch.setattr(module.json, "dump", full)
+    module._write(tmp_path / "other.json", document)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["kept.json"]
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    assert module._read(tmp_path / "deep.json") is None
+
+
 def test_classes_that_are_no_decoders_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="ViTForImageClassification"):
         find({"model_type": "vit"}, "ViTForImageClassification")
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        "[]", "{", '{"version": 2}', '{"version": 1, "kinds": [], "layers": [0], "input": [], "output": []}',
-        '{"version": 1, "kinds": [[]], "layers": [0], "input": [{"op": "vector"}], "output": [], "rotations": []}',
-        '{"version": 1, "kinds": [[{"op": "attend"}]], "layers": [0], "input": [], "output": [], "rotations": []}',
-        '{"version": 1, "kinds": [[]], "layers": [0], "input": [{"op": "embed", "w": 3}], "output": [], "rotations": []}',
-    ],
-)  # fmt: skip
-def test_malformed_descriptions_are_refused(tmp_path: Path, program: str) -> None:
-    path = tmp_path / "x.gguf"
-    with GGUFWriter(path, "described") as writer:
-        for key, value in (("context_length", 8), ("embedding_length", 4), ("block_count", 1)):
-            writer.set(f"described.{key}", value, "u32")
-        writer.set("described.program", program)
-        table = np.zeros((8, 4), np.float32)
-        from quire._native.core import DType
-
-        writer.add_tensor("token_embd.weight", DType("f32"), table.shape)
-        writer.write("token_embd.weight", table)
-    with pytest.raises((LoadError, UnsupportedError)):
-        load_model(GGUFReader(path)).trace()
 
 
 def test_a_class_that_changes_with_the_length_is_refused() -> None:

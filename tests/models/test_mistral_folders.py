@@ -226,6 +226,7 @@ def test_fields_that_may_change_answers_are_named(tmp_path: Path) -> None:
     refused(tmp_path, "original_max_position", {"llama_4_scaling": {"beta": 1, "original_max_position_embeddings": 17}})
     refused(tmp_path, "qformat_weight", {"quantization": {"qformat_weight": "nvfp4"}})
     refused(tmp_path, "sliding_window", {"sliding_window": [3, 4]})
+    refused(tmp_path, "sliding_window", {"sliding_window": [[3], None]})
     refused(tmp_path, "mm_projector_id", {"vision_encoder": {"mm_projector_id": "perceiver"}})
     refused(tmp_path, "hidden_act", {"activation": "gelu"}, "mistral")
 

@@ -107,6 +107,8 @@ def test_control_tokens_come_first_and_are_never_read_from_text(tmp_path: Path) 
     vocabulary = read_tekken(write(folder, listed) / "tekken.json")
     assert list(vocabulary.texts[:4]) == ["<s>", "</s>", "[X]", "<SPECIAL_3>"]
     assert vocabulary.special_ids == {"bos": 0, "eos": 1}
+    listed["special_tokens"] = [{"rank": 0, "token_str": None}, {"rank": 1, "token_str": "<s>"}]
+    assert read_tekken(write(folder, listed) / "tekken.json").special_ids == {"bos": 1}
 
 
 @pytest.mark.parametrize(
@@ -118,6 +120,7 @@ def test_control_tokens_come_first_and_are_never_read_from_text(tmp_path: Path) 
         ({"vocab": [{"rank": i, "token_bytes": "AA=="} for i in range(900)]}, "a token twice"),
         ({"vocab": [{"rank": 1, "token_bytes": "AA=="} for i in range(900)]}, "another rank"),
         ({"vocab": [{"rank": 0, "token_bytes": "?"} for i in range(900)]}, "not base64"),
+        ({"vocab": [{"rank": 0, "token_bytes": "AAAA" * 1366} for i in range(900)]}, "token 0 has 4098 bytes"),
         ({"special_tokens": [{"rank": 1, "token_str": "a"}]}, "ranks of special_tokens"),
         ({"special_tokens": [{"rank": i, "token_str": "a"} for i in range(2)]}, "different texts"),
         ({"special_tokens": [{"rank": i, "token_str": f"<{i}>"} for i in range(41)]}, "different texts"),

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 GENERIC = ("described",)  # no architecture of its own
 VERSION = 1
 MAX_OPERATIONS = 4096  # in a block
+MAX_COMPUTED = 1 << 27  # numbers of all weights that expressions compute
+MAX_DEPTH = 64  # of an expression
 
 Op = Mapping[str, Any]
 Values = list[Tensor]
@@ -56,6 +58,15 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": graph.softplus, "exp": graph.exp, "negate": graph.negate,
 }  # fmt: skip
 GATES = ("silu", "gelu", "gelu_tanh", "relu")
+# The values that each operation reads.
+OPERATIONS: dict[str, tuple[str, ...]] = {
+    "same": ("x",), "embed": (), "positions": (), "linear": ("x",), "slice": ("x",), "norm": ("x",), "unary": ("x",),
+    "glu": ("gate", "up"), "clamp": ("x",), "add": ("a", "b"), "mul": ("a", "b"), "scale": ("x",),
+    "add_weight": ("x",), "mul_weight": ("x",), "rope": ("x",), "attend": ("q", "k", "v"), "moe": ("x", "scores"),
+}  # fmt: skip
+# Errors of operations whose fields do not fit together.
+_MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, AssertionError,
+              RecursionError, MemoryError)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,7 @@ class Block:
 
     def __init__(self, ops: Sequence[Op], weights: Weights, model: Described, layer: int) -> None:
         self.ops, self.weights, self.model, self.layer = ops, weights, model, layer
-        self.runs = [self._made(op) for op in ops]
+        self.runs = [self._made(op, i) for i, op in enumerate(ops)]
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         values = [x]
@@ -96,11 +107,14 @@ class Block:
             values.append(run(values, step))
         return flat(values[-1])
 
-    def _made(self, op: Op) -> Run:
-        make = getattr(self, f"_{op['op']}", None)
-        if make is None:
-            raise UnsupportedError(f"[described] unknown operation '{op['op']}'")
-        return cast("Run", make(op))
+    def _made(self, op: Op, i: int) -> Run:
+        name = op["op"]
+        if not isinstance(name, str) or name not in OPERATIONS:
+            raise UnsupportedError(f"[described] unknown operation {name!r:.50}")
+        for field in OPERATIONS[name]:
+            if type(op[field]) is not int or not 0 <= op[field] <= i:
+                raise LoadError(f"[described] '{field}' of operation {i + 1} is {op[field]!r:.50}: expected 0 to {i}")
+        return cast("Run", getattr(self, f"_{name}")(op))
 
     # Weights
 
@@ -111,7 +125,7 @@ class Block:
         values = np.asarray(self._numbers(weight), np.float32).reshape(-1)
         return self.weights.computed(f"computed.{len(self.model.computed)}", self.model.count(values))
 
-    def _numbers(self, weight: Any) -> Any:
+    def _numbers(self, weight: Any, depth: int = 0) -> Any:
         if isinstance(weight, str):
             key = (self.layer, weight)
             if key not in self.model.read:
@@ -119,7 +133,13 @@ class Block:
             return self.model.read[key]
         if isinstance(weight, (int, float)):
             return np.float32(weight)
-        return _VECTORS[weight[0]](*(self._numbers(one) for one in weight[1:]))
+        if depth >= MAX_DEPTH:
+            raise LoadError(f"[described] an expression is nested too deeply: expected at most {MAX_DEPTH} levels")
+        operands = [self._numbers(one, depth + 1) for one in weight[1:]]
+        size = math.prod(np.broadcast_shapes(*(np.shape(one) for one in operands)))
+        self.model.reserve(size * int(operands[1]) if weight[0] in ("tile", "repeat") else size)
+        with np.errstate(all="ignore"):
+            return _VECTORS[weight[0]](*operands)
 
     def matrix(self, name: str, bias: str | None) -> Linear:
         known = self.model.embeddings.get(name) if self.layer < 0 else None
@@ -135,7 +155,10 @@ class Block:
 
     def _embed(self, op: Op) -> Run:
         name = op["w"]
-        table = Embedding(self.weights.tensor(name, self.weights.shape(name)))
+        shape = self.weights.shape(name)
+        if shape[0] < self.model.config.n_vocab:
+            raise LoadError(f"[described] '{name}' has {shape[0]} rows: expected {self.model.config.n_vocab}")
+        table = Embedding(self.weights.tensor(name, shape))
         self.model.embeddings[name] = table
         return lambda values, step: table(step.tokens)
 
@@ -275,7 +298,7 @@ class Described:
             self._build(keys, weights, n_vocab, program)
         except QuireError:
             raise
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
+        except _MALFORMED as error:
             raise LoadError(f"[described] '{keys.full('program')}' is malformed: {error!r:.200}") from None
 
     def _build(self, keys: Keys, weights: Weights, n_vocab: int, program: dict[str, Any]) -> None:
@@ -292,6 +315,7 @@ class Described:
         self.embeddings: dict[str, Embedding] = {}
         self.read: dict[tuple[int, str], Any] = {}
         self.computed: list[int] = []
+        self.n_computed = 0
         self.specs = [_cache_of(ops) for ops in kinds]
         self.rotated = [int(spec["n_dims"]) for spec in program["rotations"]]
         self.rotations = [_rotation(spec, i, weights) for i, spec in enumerate(program["rotations"])]
@@ -302,6 +326,12 @@ class Described:
         ]
         self.output = Block(program["output"], weights, self, -1)
 
+    def reserve(self, size: int) -> None:
+        """Count the numbers of a result before it is made."""
+        self.n_computed += size
+        if size < 0 or self.n_computed > MAX_COMPUTED:
+            raise LoadError(f"[described] computed weights are too large: expected at most {MAX_COMPUTED} numbers")
+
     def count(self, values: Any) -> Any:
         """Number a computed weight."""
         self.computed.append(values.size)
@@ -311,6 +341,14 @@ class Described:
         return list(self.specs)
 
     def __call__(self, step: Step) -> Tensor:
+        try:
+            return self._run(step)
+        except QuireError:
+            raise
+        except _MALFORMED as error:
+            raise LoadError(f"[described] the operations do not fit together: {error!r:.200}") from None
+
+    def _run(self, step: Step) -> Tensor:
         x = self.input(step.tokens, step) if self.input.runs else step.tokens
         x = step.run_layers(self.blocks, step.with_media(x))
         return self.output(select_rows(x, step.logit_rows), step)

@@ -26,7 +26,7 @@ _EARLY = (
     "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
 )  # fmt: skip
 _SPECIAL_IDS = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
-_MOST_TOKENS = 1 << 24
+_MOST_TOKENS, _LONGEST = 1 << 24, 4096  # bytes of a token: each of its cuts is tried
 
 
 def read_tekken(path: Path) -> Vocabulary:
@@ -98,7 +98,7 @@ def _marks(values: Mapping[str, object], config: Mapping[str, object]) -> list[s
         marks = [entry.get("token_str") for entry in by_rank]
     else:
         raise LoadError(f"[tokenizer] {TEKKEN}: special_tokens is not a list of objects")
-    texts = [text for text in marks if isinstance(text, str) and text]
+    texts = [text if isinstance(text, str) and text else f"<SPECIAL_{id}>" for id, text in enumerate(marks)]
     texts += [f"<SPECIAL_{id}>" for id in range(len(texts), n)]
     if len(texts) != n or len(set(texts)) != n or len(marks) > n:
         raise LoadError(f"[tokenizer] {TEKKEN}: special_tokens are not at most {n} different texts")
@@ -119,6 +119,10 @@ def _words(values: Mapping[str, object], n: int) -> list[bytes]:
             words.append(base64.b64decode(text, validate=True))
         except (binascii.Error, ValueError):
             raise LoadError(f"[tokenizer] {TEKKEN}: the bytes of token {rank} are not base64") from None
+        if len(words[-1]) > _LONGEST:
+            raise LoadError(
+                f"[tokenizer] {TEKKEN}: token {rank} has {len(words[-1])} bytes: expected at most {_LONGEST}"
+            )
     if len(set(words)) != n or {*words[:256]} != {bytes([byte]) for byte in range(256)}:
         raise LoadError(f"[tokenizer] {TEKKEN}: vocab does not begin with all bytes, or has a token twice")
     return words

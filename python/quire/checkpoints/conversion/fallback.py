@@ -265,7 +265,7 @@ def _kept(values: Mapping[str, object], installed: Mapping[str, str]) -> Path:
 def _read(path: Path) -> Document | None:
     try:
         return Document(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 
@@ -274,8 +274,13 @@ def _write(path: Path, document: Document) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
-            json.dump(document.as_json(), file)
-        Path(file.name).replace(path)
+            try:
+                json.dump(document.as_json(), file)
+                file.close()
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
     except OSError as error:
         _LOG.debug("[convert] cannot keep %s: %s", path, error)
 

@@ -85,7 +85,7 @@ class _MistralTensors(SafetensorsFolder):
         n_head = config["num_attention_heads"]
         if found[1] == "k":
             n_head = config.get("num_key_value_heads", n_head)
-        if values.shape[0] % (2 * n_head):
+        if not values.ndim or values.shape[0] % (2 * n_head):
             raise UnsupportedError(f"[convert] tensor '{self._stored[name]}' does not divide into {n_head} heads")
         split = values.reshape(n_head, -1, 2, *values.shape[1:])
         return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(values.shape)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...errors import UnsupportedError
+from ...errors import LoadError, UnsupportedError
 from ...files.folders import MISTRAL_PARAMS as PARAMS
 from .fields import Fields
 
@@ -120,6 +120,8 @@ def _windows(params: Fields, *, layered: bool = True) -> dict[str, object]:
     if not isinstance(value, list):
         window = params.integer("sliding_window") if params.has("sliding_window") else None
         return {"sliding_window": window}
+    if any(size is not None and type(size) is not int for size in value):
+        raise LoadError(f"[convert] 'sliding_window' of {PARAMS} is {value!r:.80}: expected whole numbers or null")
     n_layer, sizes = params.integer("n_layers"), {size for size in value if size is not None}
     if not layered or len(sizes) > 1 or not value or n_layer % len(value):
         raise UnsupportedError(f"[convert] unsupported 'sliding_window' of {PARAMS}: {value!r:.80}")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
-from ...errors import QuireError, UnsupportedError
+from ...errors import LoadError, QuireError, UnsupportedError
+from ..reading.fields import MAX_LAYERS
 from .describing import Describer, Description
 from .document import Document
 from .naming import Form, forms_of, stored_state, template
@@ -62,7 +63,17 @@ def config_of(values: Mapping[str, object], name: str) -> Any:
             f"[fallback] unsupported architecture '{name}': neither Quire nor transformers {transformers.__version__} "
             f"has model_type {model_type!r}{own}"
         )
+    _check_layers(values)
     return transformers.CONFIG_MAPPING[model_type].from_dict(dict(values))
+
+
+def _check_layers(values: Mapping[str, object]) -> None:
+    """Raise LoadError for too many layers, before transformers makes anything for each."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            _check_layers(value)
+        elif isinstance(value, int) and ("layer" in key or key == "depth") and value > MAX_LAYERS:
+            raise LoadError(f"[fallback] '{key}' of config.json is {value}: expected at most {MAX_LAYERS}")
 
 
 def find(values: Mapping[str, object], name: str) -> tuple[Document, Sample]:

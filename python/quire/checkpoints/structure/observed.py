@@ -22,6 +22,7 @@ N_TOKENS = (13, 17, 19, 23, 29)  # lengths of the text; one is taken that is no 
 _LARGE = 1 << 16  # weights with more numbers are views
 _NARROW, _VOCABULARY = 192, 320
 _WINDOWS = (4, 7, 10)
+_MOST_WEIGHTS, _MOST_NUMBERS, _LONGEST = 1 << 17, 1 << 42, 1 << 21  # of a model; the longest dimension
 INTERFACE = "quire_recorded"
 
 
@@ -99,8 +100,14 @@ def shrunk(config: Any, n_layer: int | None = None) -> tuple[Any, dict[int, int]
 def _without_large_weights() -> Iterator[None]:
     """Create large weights without memory; small ones keep what their class initializes them with."""
     register = torch.nn.Module.register_parameter
+    n_weights = n_numbers = 0
 
     def registered(self: Any, name: str, param: Any) -> None:
+        nonlocal n_weights, n_numbers
+        if param is not None:
+            n_weights, n_numbers = n_weights + 1, n_numbers + param.numel()
+            if n_weights > _MOST_WEIGHTS or n_numbers > _MOST_NUMBERS or max(param.shape, default=0) > _LONGEST:
+                raise UnsupportedError(f"[fallback] unsupported sizes of config.json: '{name}' is too large")
         if param is not None and param.numel() > _LARGE and param.device.type != "meta":
             param = torch.nn.Parameter(param.to("meta"), requires_grad=False)
         register(self, name, param)

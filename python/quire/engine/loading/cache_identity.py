@@ -117,7 +117,8 @@ def _kept_digest(path: Path, known: Path | None) -> bytes:
     # A file that was written a moment ago may change again within the same tick of its times.
     if place is not None and max(info.st_mtime, info.st_ctime) + _YOUNG_S < time.time():
         with suppress(OSError):
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # the cache's, still for its user alone
+            place.parent.mkdir(mode=0o700, exist_ok=True)
             beside = place.with_name(f"{place.name}.{os.getpid()}")
             beside.write_text(found.hex(), "ascii")
             beside.replace(place)
