@@ -468,8 +468,66 @@ class GraniteSwitch(Framed):
         return {"logits": self.lm_head(self.model.norm(x))[None] / self.c["logits_scaling"]}
 
 
+class TalkieAttention(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        width, self.size = c["hidden_size"], c["head_dim"]
+        n = c["num_attention_heads"]
+        self.attn_query, self.attn_key, self.attn_value = (
+            nn.Linear(width, n * self.size, bias=False) for _ in range(3)
+        )
+        self.attn_resid, self.head_gain = nn.Linear(n * self.size, width, bias=False), nn.Module()
+        self.head_gain.head_g = nn.Parameter(torch.empty(n))
+        self.steps = -frequencies(self.size, c["rope_theta"])  # the other way round
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (y(x).view(len(x), -1, self.size) for y in (self.attn_query, self.attn_key, self.attn_value))
+        q, k = (functional.rms_norm(turned(y, self.steps).float(), (self.size,)) for y in (q, k))
+        return self.attn_resid(attended(q * self.head_gain.head_g[:, None], k, v, self.size**-0.5))
+
+
+class TalkieBlock(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.attn = TalkieAttention(c)
+        self.mlp = Gated(c["hidden_size"], c["intermediate_size"], ("mlp_gate", "mlp_linear", "mlp_resid"))
+        for name in ("attn_gain", "mlp_gain", "embed_skip"):
+            self.add_module(name, gain := nn.Module())
+            gain.a_g = nn.Parameter(torch.empty(1))
+
+    def forward(self, x: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(functional.rms_norm(x, x.shape[-1:])) * self.attn_gain.a_g
+        x = x + self.mlp(functional.rms_norm(x, x.shape[-1:])) * self.mlp_gain.a_g
+        return x + embedded * self.embed_skip.a_g
+
+
+class Talkie(nn.Module):
+    """Talkie, from its published code: no norm has weights."""
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.model, self.lm_head_gain = nn.Module(), nn.Module()
+        self.model.embed = nn.Embedding(c["vocab_size"], c["hidden_size"])
+        self.model.blocks = nn.ModuleList(TalkieBlock(c) for _ in range(c["num_hidden_layers"]))
+        self.lm_head = nn.Parameter(torch.empty(c["vocab_size"], c["hidden_size"]))
+        self.lm_head_gain.w_g = nn.Parameter(torch.empty(1))
+
+    def can_generate(self) -> bool:
+        return True
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embed
+
+    def forward(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = self.model.embed(ids[0])
+        x = embedded = functional.rms_norm(x, x.shape[-1:])
+        for block in self.model.blocks:
+            x = block(x, embedded)
+        return {"logits": (functional.rms_norm(x, x.shape[-1:]) @ (self.lm_head * self.lm_head_gain.w_g).T)[None]}
+
+
 FORMULAS = {
     **OTHERS, "Grok1ForCausalLM": Grok, "Grok1ModelForCausalLM": Grok, "RwkvHybridForCausalLM": Arwkv,
     "Plamo2ForCausalLM": Plamo, "Plamo3ForCausalLM": Plamo, "MapleForCausalLM": Maple,
-    "GraniteSwitchForCausalLM": GraniteSwitch,
+    "GraniteSwitchForCausalLM": GraniteSwitch, "TalkieForCausalLM": Talkie,
 }  # fmt: skip

@@ -575,7 +575,7 @@ SIBLINGS |= {
 BY_FORMULA = (
     "RWKV7ForCausalLM", "Rwkv6ForCausalLM", "Spark2_5ForCausalLM", "RWKV6Qwen2ForCausalLM",
     "KimiK3ForConditionalGeneration", "Grok1ForCausalLM", "Grok1ModelForCausalLM", "RwkvHybridForCausalLM",
-    "Plamo2ForCausalLM", "Plamo3ForCausalLM", "MapleForCausalLM", "GraniteSwitchForCausalLM",
+    "Plamo2ForCausalLM", "Plamo3ForCausalLM", "MapleForCausalLM", "GraniteSwitchForCausalLM", "TalkieForCausalLM",
 )  # fmt: skip
 
 

@@ -128,8 +128,9 @@ class _Conversion:
         packer = Packer(self.checkpoint, self.config)
         packed = {target.name: packer.packed(target) for target in targets}
         self.packed = {name: found for name, found in packed.items() if found is not None}
-        self.factors = list(self._factors())
-        self.targets = [*self.factors, *targets]
+        scales = [target for target in targets if target.name.endswith(".scale")]
+        self.factors = [*self._factors(), *scales]
+        self.targets = [*self.factors, *(target for target in targets if target not in scales)]
 
     def _quantization(self) -> Fields | None:
         """Return the quantization settings of the whole configuration, or else of the text model."""
@@ -149,8 +150,11 @@ class _Conversion:
 
     def _numbers(self) -> Iterator[Entry]:
         """Yield keys with numbers that the checkpoint stores as tensors of one number."""
-        n_layer = self.config.integer("num_hidden_layers") if self.mapping.numbers else 0
         for key, source in self.mapping.numbers.items():
+            if "{i}" not in source:
+                yield key, "f32", float(self.checkpoint.values(source).item())
+                continue
+            n_layer = self.config.integer("num_hidden_layers")
             names = [source.replace("{i}", str(i)) for i in range(n_layer)]
             yield key, "f32[]", [float(self.checkpoint.values(name).item()) for name in names]
 

@@ -85,7 +85,7 @@ class Checkpoint:
     checks: tuple[Callable[[Fields], None], ...] = ()  # raise UnsupportedError for what tables cannot express
     rope: Callable[[Fields], Iterator[Entry]] | None = rope_keys  # None: no RoPE
     tied: bool = False  # transformers' default of tie_word_embeddings
-    # Complete GGUF keys whose values are one-number tensors, one for each layer {i}.
+    # Complete GGUF keys whose values are one-number tensors, one for each layer if the name has {i}.
     numbers: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # patterns of fields without effect
     ignored: tuple[str, ...] = ()  # patterns of tensors that are known and not used
