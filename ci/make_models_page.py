@@ -58,18 +58,26 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
 - `plamo2` uses the publisher's attention window only in files that `quire convert` writes. llama.cpp's files have no
   key for it, so their attention is full, as in llama.cpp.
 - `maple` clips the gates of experts after their activation, as llama.cpp does.
-- The drafters `gemma4-assistant` and `dflash` do not open. The first attends to K and V of the model it drafts for;
-  the second fills in a block of tokens at once. Quire's drafters have a cache of their own and propose one token after
-  another.
 - `bitnet` rejects checkpoint folders with `hidden_act: relu2`, transformers' default: GGUF files have no key for the
   activation, and llama.cpp computes SiLU.
 
-Diffusion models (`dream`, `llada`, `llada-moe`, `rnd1`) are not supported. They fill in a whole block of masked
-tokens over many passes, and every pass attends both ways and changes tokens that others have attended to. Such a
-model keeps no rows of K and V from one pass to the next, so continuous batching, the prefix cache, streaming, drafts,
-stop strings and grammars, which all assume that a token stays as it was drawn, do not apply. Serving them needs a
-scheduler of its own: the pass over a block as the unit of work, and a sampler that chooses positions as well as
-tokens.
+These names of llama.cpp do not open:
+
+| architecture | what is missing |
+|---|---|
+| `qwen4exp` | Embeddings of the last tokens: a hash of their ids, in 64-bit integers, gives rows of a table, so a sequence has to keep ids. With the sizes that are defaults in transformers, the table has 320 million rows. Also attention to the tokens of picked pools where keys and values differ: Quire has it for keys that are values (`glm5-next`). |
+| `gemma4-assistant` | A drafter without K and V: its layers attend to those of the model it drafts for. Quire's drafters have a cache of their own. |
+| `dflash` | A drafter that fills in a block of tokens in one pass, in which they attend to each other both ways. Quire's drafters propose one token after another. |
+| `dream`, `llada`, `llada-moe`, `rnd1` | Diffusion: see below. |
+| `chameleon` | Only a file here. It is a decoder whose heads have layer norms. It must not draw tokens of images, and GGUF files do not say which these are. |
+| `cogvlm` | Rows of images go through other matrices than those of text, in every layer. |
+| `pockettts`, `qwen3tts`, `wavtokenizer-dec` | They produce sound. Quire's answers are text. |
+
+Diffusion models fill in a whole block of masked tokens over many passes, and every pass attends both ways and changes
+tokens that others have attended to. As published, such a model keeps no rows of K and V from one pass to the next, so
+the prefix cache, streaming, drafts, stop strings and grammars, which all assume that a token stays as it was drawn, do
+not apply. Serving them needs a scheduler of its own: the pass over a block as the unit of work, and a sampler that
+chooses positions as well as tokens.
 
 In four cases, transformers differs from the model's publisher. Quire follows the publisher:
 
