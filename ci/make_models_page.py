@@ -63,15 +63,19 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
 
 These names of llama.cpp do not open:
 
-| architecture | what is missing |
-|---|---|
-| `qwen4exp` | Embeddings of the last tokens: a hash of their ids, in 64-bit integers, gives rows of a table, so a sequence has to keep ids. With the sizes that are defaults in transformers, the table has 320 million rows. Also attention to the tokens of picked pools where keys and values differ: Quire has it for keys that are values (`glm5-next`). |
-| `gemma4-assistant` | A drafter without K and V: its layers attend to those of the model it drafts for. Quire's drafters have a cache of their own. |
-| `dflash` | A drafter that fills in a block of tokens in one pass, in which they attend to each other both ways. Quire's drafters propose one token after another. |
-| `dream`, `llada`, `llada-moe`, `rnd1` | Diffusion: see below. |
-| `chameleon` | Only a file here. It is a decoder whose heads have layer norms. It must not draw tokens of images, and GGUF files do not say which these are. |
-| `cogvlm` | Rows of images go through other matrices than those of text, in every layer. |
-| `pockettts`, `qwen3tts`, `wavtokenizer-dec` | They produce sound. Quire's answers are text. |
+- `qwen4exp` has embeddings of the last tokens: a hash of their ids, in 64-bit integers, gives rows of a table (320
+  million with the sizes that are defaults in transformers). Quire has no such operation, and a sequence would have to
+  keep ids. Beyond `attention.indexer.top_k` tokens it also attends to the tokens of picked pools; Quire does this only where
+  keys are values (`glm5-next`).
+- `gemma4-assistant` is a drafter without K and V: its layers attend to those of the model it drafts for. Quire's
+  drafters have a cache of their own.
+- `dflash` is a drafter that fills in a block of tokens in one pass, in which they attend to each other both ways.
+  Quire's drafters propose one token after another.
+- `chameleon` has no file here yet. It is a decoder whose heads have layer norms. It must not draw tokens of images, and
+  GGUF files do not say which these are.
+- `cogvlm` sends rows of images through other matrices than rows of text, in every layer. Quire has no such layer.
+- `pockettts`, `qwen3tts` and `wavtokenizer-dec` produce sound. Quire's answers are text.
+- `dream`, `llada`, `llada-moe` and `rnd1` are diffusion models.
 
 Diffusion models fill in a whole block of masked tokens over many passes, and every pass attends both ways and changes
 tokens that others have attended to. As published, such a model keeps no rows of K and V from one pass to the next, so
