@@ -65,8 +65,8 @@ These names of llama.cpp do not open:
 
 - `qwen4exp` has embeddings of the last tokens: a hash of their ids, in 64-bit integers, gives rows of a table (320
   million with the sizes that are defaults in transformers). Quire has no such operation, and a sequence would have to
-  keep ids. Beyond `attention.indexer.top_k` tokens it also attends to the tokens of picked pools; Quire does this only where
-  keys are values (`glm5-next`).
+  keep ids. Beyond `attention.indexer.top_k` tokens it also attends to the tokens of picked pools; Quire does this only
+  where keys are values (`glm5-next`).
 - `gemma4-assistant` is a drafter without K and V: its layers attend to those of the model it drafts for. Quire's
   drafters have a cache of their own.
 - `dflash` is a drafter that fills in a block of tokens in one pass, in which they attend to each other both ways.
