@@ -223,6 +223,13 @@ def test_huge_counts_are_errors_before_anything_is_made_for_each(
         convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
 
 
+def test_a_missing_folder_or_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=r"folder not found: .*absent$"):
+        convert(tmp_path / "absent", tmp_path / "x.gguf")
+    with pytest.raises(LoadError, match=r"file not found: .*config\.json$"):
+        convert(tmp_path, tmp_path / "x.gguf")
+
+
 def test_an_unknown_dtype_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="'q4_k'"):
         convert(tmp_path, tmp_path / "x.gguf", "q4_k")

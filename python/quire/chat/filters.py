@@ -178,7 +178,7 @@ def _keeping_authors(
         else:
             kwargs = {**kwargs, "d": lifted(text_of(kwargs.get("d", "")))}
     elif value and name == "indent" and isinstance(value[0], list):  # Jinja would append to it, then fail
-        raise TypeError("indent takes a text")
+        raise TypeError("indent: unsupported list, expected a text")
     elif value and name == "safe":
         return safe(value[0]) if isinstance(value[0], TemplateText) else function(*value)
     elif value and name == "format" and not isinstance(value[0], Markup) and not (rest and kwargs):

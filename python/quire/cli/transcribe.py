@@ -40,9 +40,10 @@ def command(
     files = [Path(word) for word in words]
     if not files:
         raise click.UsageError("no file: use quire transcribe MODEL FILE")
-    for file in files:
+    for i, file in enumerate(files):
         if not file.is_file():
-            raise click.UsageError(f"file not found: {one_line(str(file))}")
+            what = "no such model or recording" if i == 0 and len(files) > 1 else "file not found"
+            raise click.UsageError(f"{what}: {one_line(str(file))}")
     if len(files) > 1 and form != "text":
         raise click.UsageError(f"--format {form} takes one file")
     with session.open(model) as llm:

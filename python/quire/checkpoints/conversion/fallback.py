@@ -197,7 +197,8 @@ def check(sample: Sample) -> float:
     difference = max(differences, key=lambda one: math.inf if math.isnan(one) else one)
     if not difference <= TOLERANCE:
         raise UnsupportedError(
-            f"[fallback] unsupported {sample.document.kind}: its description gives other logits (by {difference:.1e})"
+            f"[fallback] unsupported {sample.document.kind}: Quire's logits differ from transformers' by"
+            f" {difference:.1e} of the largest"
         )
     return difference
 

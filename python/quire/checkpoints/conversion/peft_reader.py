@@ -235,7 +235,8 @@ def _check_bases(bases: Mapping[str, Array], base: GGUFReader) -> None:
         own = dequantize(base.tensor(TABLE if target == HEAD and HEAD not in base else target))
         if own.shape != values.shape or np.abs(own - values).mean() > _NEARLY * np.abs(own).mean():
             raise UnsupportedError(
-                f"[adapter] the adapter was saved beside other values or a larger vocabulary in '{target}'"
+                f"[adapter] base_layer of '{target}' differs from the model's: the adapter was trained on other weights"
+                " or a larger vocabulary"
             )
 
 

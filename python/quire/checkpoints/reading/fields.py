@@ -26,8 +26,10 @@ def read_json(path: Path, place: str = "convert") -> Mapping[str, object]:
 
     Raises LoadError, whose message begins with ``place``, if the file is missing, too large or not a JSON object.
     """
+    if not path.parent.is_dir():
+        raise LoadError(f"[{place}] folder not found: {path.parent}")
     if not path.is_file():
-        raise LoadError(f"[{place}] '{path}' does not exist")
+        raise LoadError(f"[{place}] file not found: {path}")
     if path.stat().st_size > _MAX_BYTES:
         raise LoadError(f"[{place}] '{path}' is larger than {_MAX_BYTES} bytes")
     try:

@@ -162,7 +162,7 @@ class Walker(ABC):
         if value.number in self.block.found:
             return self.block.found[value.number]
         if value.number < self.block.base:
-            raise self.refuse(f"use of a value from before ({value.call})", value)
+            raise self.refuse(f"use of an earlier layer's value ({value.call})", value)
         return self._explained(value)
 
     def _all_of(self, value: Value) -> Traced:

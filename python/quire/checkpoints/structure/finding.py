@@ -135,7 +135,7 @@ def _same(part: Description, whole: Description, n: int) -> None:
     kinds = [whole.program["kinds"][i] for i in whole.program["layers"][:n]]
     first = [part.program["kinds"][i] for i in part.program["layers"]]
     if first != kinds or any(part.program[key] != whole.program[key] for key in ("input", "output", "rotations")):
-        raise UnsupportedError("[fallback] unsupported model: its layers depend on their number")
+        raise UnsupportedError("[fallback] unsupported model: its layers differ with the number of layers")
 
 
 def _document(model: Any, description: Description, forms: Mapping[str, Sequence[Form]]) -> Document:

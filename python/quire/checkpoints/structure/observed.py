@@ -278,5 +278,5 @@ def _observe(kind: Any, config: Any, n_layer: int | None, attention: str) -> Obs
         recorder.close()
     found = recorder.traced(logits)
     if found is None:
-        raise UnsupportedError("[fallback] the logits do not depend on the text by known calls")
+        raise UnsupportedError("[fallback] unsupported model: its logits come from calls that Quire cannot record")
     return Observation(model, recorder, logits, ids, windows, narrowed)
