@@ -171,6 +171,11 @@ def test_unfinished_files_of_the_cache_are_removed(tmp_path: Path, monkeypatch: 
     assert module._read(tmp_path / "deep.json") is None
 
 
+def test_an_unknown_class_of_a_known_type_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="MysteryForCausalLM"):
+        find(config_of("qwen3"), "MysteryForCausalLM")
+
+
 def test_classes_that_are_no_decoders_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="ViTForImageClassification"):
         find({"model_type": "vit"}, "ViTForImageClassification")

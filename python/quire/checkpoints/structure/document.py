@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-REVISION = 1  # part of the cache's key: increase it when descriptions change
+REVISION = 2  # part of the cache's key: increase it when descriptions change
 Json = Mapping[str, Any]
 
 

@@ -157,12 +157,17 @@ def randomize(model: Any) -> None:
 
 
 def class_of(config: Any, name: str) -> Any:
-    """Return transformers' class of that name, or the causal language model of the configuration."""
+    """Return transformers' class of that name, or the causal language model beside it."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     found = getattr(transformers, name, None)
-    if found is not None and name.endswith(("ForCausalLM", "LMHeadModel")):
+    if found is None:  # its code, which may compute anything, is elsewhere
+        raise UnsupportedError(
+            f"[fallback] unsupported architecture '{name}': neither Quire nor transformers {transformers.__version__}"
+            " has it"
+        )
+    if name.endswith(("ForCausalLM", "LMHeadModel")):
         return found
     try:
         return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
