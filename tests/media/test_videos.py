@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,12 @@ def test_parts() -> None:
             read(video)
     with pytest.raises(RequestError, match="fps"):
         read([picture(4, 4)], fps=0)
+
+
+@pytest.mark.parametrize("kind", ["image", "audio", "video"])
+def test_missing_files_are_named(kind: Any, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=f"the {kind} '.*absent'"):
+        data_of(kind, {"type": kind, kind: tmp_path / "absent"}, "here")
 
 
 def test_files() -> None:

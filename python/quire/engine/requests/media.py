@@ -187,7 +187,8 @@ def data_of(kind: Kind, part: Mapping[str, Any], place: str) -> npt.NDArray[Any]
             return _video_of(held, part.get("fps"))
         return _image_of(held) if kind == "image" else _samples_of(held)
     except OSError as error:
-        raise RequestError(f"[chat] {place}: cannot read the {kind}: {error.strerror}") from None
+        name = "" if error.filename is None else f" '{error.filename}'"
+        raise RequestError(f"[chat] {place}: cannot read the {kind}{name}: {error.strerror}") from None
     except RequestError as error:
         raise RequestError(f"[chat] {place}: {error}") from None
 
