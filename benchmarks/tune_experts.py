@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import subprocess
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -25,9 +24,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from quire._native.quant import dequantize, quantize
-from tune_kernels import TYPES
+from tune_kernels import TYPES, add_options, build, build_emulation
 
-ROOT = Path(__file__).resolve().parents[1]
+SOURCE, EMULATED = "expert_kernels.cu", "cuda_experts.cpp"
 TOKENS = (1, 8, 32, 64, 512)
 N_VARIANTS, N_RUNS, N_GIVEN = 2, 64, 4  # N_GIVEN: experts that differ; the others repeat them
 DEFAULT_TYPES = "q4_k:q6_k,q4_k:q4_k,q8_0:q8_0,mxfp4:mxfp4,bf16:bf16"
@@ -54,21 +53,6 @@ class Timing:
     variants: tuple[int, int]
     n_tokens: int
     microseconds: float
-
-
-def build(path: Path, capability: str) -> None:
-    """Compile the kernels; ``capability`` is such as "90" or "native"."""
-    target = "native" if capability == "native" else f"sm_{capability}"
-    command = ["nvcc", "-shared", "-Xcompiler", "-fPIC", "-O3", "-std=c++17", "-use_fast_math", "-extended-lambda"]
-    command += [f"-arch={target}", f"-I{ROOT / 'native'}", str(ROOT / "benchmarks" / "expert_kernels.cu")]
-    command += [str(ROOT / "native" / "cuda" / "arranged_matrix.cpp"), "-o", str(path)]
-    subprocess.run(command, check=True)
-
-
-def build_emulation(path: Path) -> None:
-    sources = (ROOT / "tests" / "native" / "cuda_experts.cpp", ROOT / "native" / "cuda" / "arranged_matrix.cpp")
-    command = ["c++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{ROOT / 'native'}", *map(str, sources)]
-    subprocess.run([*command, "-o", str(path)], check=True)
 
 
 class Experts:
@@ -141,16 +125,11 @@ def tune(experts: Experts, tokens: tuple[int, ...], timings: list[Timing], wrong
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path, nargs="?")
+    add_options(parser, "layers", 60)
     parser.add_argument("--types", default=DEFAULT_TYPES)
-    parser.add_argument("--library", type=Path, help="built before with --build")
-    parser.add_argument("--seconds", type=float, default=60, help="start no other layer after this time")
-    parser.add_argument("--build", type=Path, metavar="FILE", help="only build the library")
-    parser.add_argument("--capability", default="native", help="of the card to build for, such as 90")
-    parser.add_argument("--emulate", action="store_true", help="tiny experts on the CPU, to test the script")
     options = parser.parse_args(arguments)
     if options.build:
-        build(options.build, options.capability)
+        build(options.build, options.capability, SOURCE)
     if options.table is None:
         return
     tokens = (1, 9) if options.emulate else TOKENS
@@ -159,7 +138,7 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         library = options.library or options.build or Path(folder) / "experts.so"
         if not library.is_file():
-            build_emulation(library) if options.emulate else build(library, options.capability)
+            build_emulation(library, EMULATED) if options.emulate else build(library, options.capability, SOURCE)
         loaded = ctypes.CDLL(str(library))
         for types in options.types.split(","):
             for shape in TINY if options.emulate else SHAPES:

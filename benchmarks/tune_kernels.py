@@ -100,22 +100,29 @@ class Kernels:
         return variant.value, n_splits.value
 
 
-def build(path: Path, capability: str) -> None:
-    """Compile the kernels; ``capability`` is such as "90" or "native"."""
+def build(path: Path, capability: str, source: str = "batch_kernels.cu") -> None:
+    """Compile kernels; ``capability`` is such as "90" or "native"."""
     target = "native" if capability == "native" else f"sm_{capability}"
     command = ["nvcc", "-shared", "-Xcompiler", "-fPIC", "-O3", "-std=c++17", "-use_fast_math", "-extended-lambda"]
-    command += [f"-arch={target}", f"-I{ROOT / 'native'}", str(ROOT / "benchmarks" / "batch_kernels.cu")]
+    command += [f"-arch={target}", f"-I{ROOT / 'native'}", str(ROOT / "benchmarks" / source)]
     command += [str(ROOT / "native" / "cuda" / "arranged_matrix.cpp"), "-o", str(path)]
     subprocess.run(command, check=True)
 
 
-def build_emulation(path: Path) -> None:
-    command = ["c++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{ROOT / 'native'}"]
-    command += [
-        str(ROOT / "tests" / "native" / "cuda_batch.cpp"),
-        str(ROOT / "native" / "cuda" / "arranged_matrix.cpp"),
-    ]
+def build_emulation(path: Path, source: str = "cuda_batch.cpp") -> None:
+    sources = (ROOT / "tests" / "native" / source, ROOT / "native" / "cuda" / "arranged_matrix.cpp")
+    command = ["c++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{ROOT / 'native'}", *map(str, sources)]
     subprocess.run([*command, "-o", str(path)], check=True)
+
+
+def add_options(parser: argparse.ArgumentParser, what: str, seconds: float) -> None:
+    """Add the options of a script that times kernels of ``what``."""
+    parser.add_argument("table", type=Path, nargs="?")
+    parser.add_argument("--library", type=Path, help="built before with --build")
+    parser.add_argument("--seconds", type=float, default=seconds, help=f"time no more {what} after this time")
+    parser.add_argument("--build", type=Path, metavar="FILE", help="only build the library")
+    parser.add_argument("--capability", default="native", help="of the card to build for, such as 90")
+    parser.add_argument("--emulate", action="store_true", help=f"tiny {what} on the CPU, to test the script")
 
 
 class Matrix:
@@ -187,14 +194,9 @@ def summary(matrix: Matrix, best: tuple[int, int], default: tuple[int, int], tim
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path, nargs="?")
+    add_options(parser, "matrices", 180)
     parser.add_argument("--types", default=",".join(BY_IMPORTANCE))
     parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument("--library", type=Path, help="built before with --build")
-    parser.add_argument("--seconds", type=float, default=180, help="start no other matrix after this time")
-    parser.add_argument("--build", type=Path, metavar="FILE", help="only build the library")
-    parser.add_argument("--capability", default="native", help="of the card to build for, such as 90")
-    parser.add_argument("--emulate", action="store_true", help="tiny matrices on the CPU, to test the script")
     options = parser.parse_args(arguments)
     if options.build:
         build(options.build, options.capability)
