@@ -14,7 +14,7 @@ from quire._native.core import find_device
 from quire.checkpoints.conversion import convert
 from quire.engine import LLM
 from quire.errors import LoadError, RequestError, UnsupportedError
-from quire.gguf import GGUFReader
+from quire.gguf import GGUFReader, GGUFWriter
 from quire.models import load_model
 from quire.nn import Adapter
 from tiny_adapters import write_gguf_adapter
@@ -116,6 +116,7 @@ REFUSED = {
     "no kind": (pair(Q), {"adapter.type": None}, LoadError, "adapter.type is 'missing'"),
     "architecture": (pair(Q), {"general.architecture": "qwen2"}, LoadError, "general.architecture is 'qwen2'"),
     "key": (pair(Q), {"adapter.lora.prompt_prefix": "x"}, UnsupportedError, "'adapter.lora.prompt_prefix'"),
+    "invocation": (pair(Q), {"adapter.alora.invocation_tokens": "x"}, LoadError, "invocation_tokens is 'x'"),
     "empty": ({}, {}, LoadError, "no tensors"),
     "half": ({f"{Q}.lora_b": np.ones((64, 2), np.float32)}, {}, LoadError, f"'{Q}.lora_a' is missing"),
     "shape": (pair(Q, n_in=32), {}, LoadError, r"have shapes \[2, 32\]"),
@@ -134,6 +135,13 @@ def test_adapters_that_do_not_fit_are_rejected(tmp_path: Path) -> None:
         adapter = GGUFReader(write_gguf_adapter(tmp_path / f"{what}.gguf", tensors, keys))  # type: ignore[arg-type]
         with pytest.raises(kind, match=rf"^\[adapter\] .*{words}"):
             load_model(reader, adapters=[Adapter(adapter)])
+    for i, (tokens, dtype) in enumerate(((["a"], "string[]"), ([float("nan")], "f32[]"), ([2**63], "u64[]"))):
+        with GGUFWriter(tmp_path / f"tokens{i}.gguf", "llama") as writer:
+            for key, value in (("general.type", "adapter"), ("adapter.type", "lora")):
+                writer.set(key, value)
+            writer.set("adapter.alora.invocation_tokens", tokens, dtype)
+        with pytest.raises(LoadError, match="invocation_tokens is"):
+            load_model(reader, adapters=[Adapter(GGUFReader(tmp_path / f"tokens{i}.gguf"))])
     good = GGUFReader(write_gguf_adapter(tmp_path / "good.gguf", pair(Q)))
     load_model(reader, adapters=[Adapter(good)])
     with pytest.raises(LoadError, match=r"^\[adapter\] scale inf"):

@@ -199,6 +199,7 @@ TENSORS: list[tuple[dict[str, Array], str]] = [
     ({f"{Q}.lora_A.default": np.ones((4, 64), np.float32)}, "unknown tensor .*lora_A.default"),
     (pair(n_in=32), r"'blk\.0\.attn_q\.weight' have shapes \[4, 32\]"),
     (pair("model.layers.9.self_attn.q_proj"), "'blk.9.attn_q.weight'"),
+    (pair(f"model.layers.{'1' * 5000}.self_attn.q_proj"), "1 of .* no matrix"),
     (pair("model.layers.0.mlp.experts.0.w1"), "1 of .* architecture 'llama': model.lay"),
     (pair(EMBEDDING, n_out=272), f"'{EMBEDDING}': only embeddings"),
     ({f"{Q}.lora_A": np.full((4, 64), np.inf, np.float32), f"{Q}.lora_B": np.ones((64, 4), np.float32)}, "finite"),

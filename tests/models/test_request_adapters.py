@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,35 @@ def test_adapters_stay_within_a_budget_of_bytes(tmp_path: Path) -> None:
         with pytest.raises(CapacityError, match=str(budget)):
             model.generate(IDS, adapter=["r2", "r3", "r4"])
         assert [each.name for each in model.adapters] == [*modules]
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "stock"])
+def test_adapters_that_overflow_change_no_other_answer(tmp_path: Path, kernels: str) -> None:
+    """Their keys and values are no numbers, and lie in blocks that others read past or take over."""
+    write_checkpoint(tmp_path / "hf", "llama")
+    oracle = oracle_of("llama")
+    make_adapter(tmp_path / "good", oracle, ["up_proj"], 4)
+    up = "model.layers.0.mlp.up_proj"
+    a, b = (np.full(shape, 3e38, np.float32) for shape in ((2, 64), (96, 2)))
+    config = {"r": 2, "lora_alpha": 2, "target_modules": ["up_proj"]}
+    write_peft_adapter(tmp_path / "large", {f"{up}.lora_A": a, f"{up}.lora_B": b}, config)
+    with LLM(tmp_path / "hf", kernels=kernels, kv_dtype="f32", threads=1) as model:  # type: ignore[arg-type]
+        for name in ("good", "large"):
+            model.load_adapter(tmp_path / name, name)
+        fields: dict[str, Any] = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}
+
+        def answer(name: str) -> list[int]:
+            return list(model.generate(IDS, adapter=name, **fields)[0].choices[0].token_ids)
+
+        expected = {name: answer(name) for name in ("", "good")}
+
+        def one(name: str) -> bool:
+            if name != "large":
+                return answer(name) == expected[name]
+            with pytest.raises(RequestError, match="logit"):
+                answer(name)
+            return True
+
+        with ThreadPoolExecutor(6) as pool:
+            assert all(pool.map(one, ["", "large", "good"] * 12))
+        assert [answer(name) for name in expected] == [*expected.values()]

@@ -110,7 +110,7 @@ ggml_tensor *with_table_adapters(const StockParts &parts, const Weight *weight, 
 }
 
 size_t adapter_tensors(const GraphKey &key) {
-    return key.n_adapters == 0 ? 0 : 2 + 26 * static_cast<size_t>(key.n_adapters);
+    return key.n_adapters == 0 ? 0 : 4 + 26 * static_cast<size_t>(key.n_adapters);
 }
 
 void fill_adapter_inputs(const StepToFill &step) {

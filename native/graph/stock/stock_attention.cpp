@@ -308,6 +308,12 @@ ggml_tensor *stock_stored(StockGraph &graph, int group, ggml_tensor *x, const Te
     const int64_t n = graph.out.key.n_tokens;
     ggml_tensor *slots = stock_slots(graph, group);
     if (!ggml_is_contiguous(x)) x = ggml_cont(ctx, x);
+    // Attention multiplies rows that a mask hides by 0, so one that is no number would change other sequences' results.
+    // An adapter's products may overflow: clamp makes NaN finite, too.
+    if (graph.out.key.n_adapters > 0) {
+        const float most = pool.dtype() == DType::f16 ? 65504.0F : 0x1p60F;
+        x = ggml_clamp(ctx, x, -most, most);
+    }
     const int64_t size = x->ne[0] * x->ne[1];
     ggml_tensor *rows = ggml_view_2d(ctx, x, size, n, static_cast<size_t>(size) * sizeof(float), 0);
     return ggml_set_rows(ctx, pool.handle(), rows, slots);

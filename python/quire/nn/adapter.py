@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
 from ..errors import LoadError, UnsupportedError
 
@@ -75,9 +76,10 @@ class Adapter:
         if _INVOCATION not in metadata:
             return ()
         value = metadata[_INVOCATION]
-        if not isinstance(value, Iterable) or isinstance(value, str):
+        tokens: list[Any] = [*value] if isinstance(value, Iterable) and not isinstance(value, str) else [None]
+        if not all(isinstance(token, Integral) and 0 <= int(token) < 2**31 for token in tokens):
             raise LoadError(f"[adapter] {_INVOCATION} is {value!r:.40}: expected a list of tokens")
-        return tuple(int(token) for token in value)
+        return tuple(map(int, tokens))
 
     @property
     def alpha(self) -> float:

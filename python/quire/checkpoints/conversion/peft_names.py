@@ -106,7 +106,9 @@ def _converted(
     """Return the tensors under their new names, and the names of those that the table lacks."""
     import numpy as np
 
-    numbers = {part for name in tensors for part in name.split(".") if part.isascii() and part.isdecimal()}
+    numbers = {
+        part for name in tensors for part in name.split(".") if part.isascii() and part.isdecimal() and len(part) < 10
+    }
     made, used = dict[str, Array](), set[str]()
     for target, source in table.items():
         if len(source.names) != 1 or source.multiplied:
@@ -198,7 +200,12 @@ def _tables(mapping: Checkpoint) -> list[_Table]:
 
 def _modules(table: _Table, modules: Collection[str]) -> _Found:
     """Return the file's matrices that are made from each module in the table.  Experts are left out."""
-    numbers = {part for module in modules for part in module.split(".") if part.isascii() and part.isdecimal()}
+    numbers = {
+        part
+        for module in modules
+        for part in module.split(".")
+        if part.isascii() and part.isdecimal() and len(part) < 10
+    }
     found: _Found = {}
     for target, source in table.items():
         for layer in sorted(numbers, key=int) if "{i}" in target else [""]:
