@@ -116,6 +116,7 @@ def test_control_tokens_come_first_and_are_never_read_from_text(tmp_path: Path) 
     [
         ({"config": None}, "config is"),
         ({"config": {"default_num_special_tokens": 40}}, "default_vocab_size"),
+        ({"config": {"default_num_special_tokens": 1 << 23}}, "default_num_special_tokens is 8388608"),
         ({"vocab": [{"rank": 0, "token_bytes": "AA=="}]}, "vocab does not list"),
         ({"vocab": [{"rank": i, "token_bytes": "AA=="} for i in range(900)]}, "a token twice"),
         ({"vocab": [{"rank": 1, "token_bytes": "AA=="} for i in range(900)]}, "another rank"),

@@ -26,7 +26,8 @@ _EARLY = (
     "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
 )  # fmt: skip
 _SPECIAL_IDS = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
-_MOST_TOKENS, _LONGEST = 1 << 24, 4096  # bytes of a token: each of its cuts is tried
+_MOST_TOKENS, _MOST_MARKS = 1 << 24, 1 << 16
+_LONGEST = 4096  # bytes of a token: each of its cuts is tried
 
 
 def read_tekken(path: Path) -> Vocabulary:
@@ -89,6 +90,8 @@ def _count(config: Mapping[str, object], name: str) -> int:
 def _marks(values: Mapping[str, object], config: Mapping[str, object]) -> list[str]:
     """Return the texts of the control tokens, with fillers for ids without one."""
     n, listed = _count(config, "default_num_special_tokens"), values.get("special_tokens")
+    if n > _MOST_MARKS:  # before there is a filler for each
+        raise LoadError(f"[tokenizer] {TEKKEN}: default_num_special_tokens is {n}: expected at most {_MOST_MARKS}")
     if listed is None:
         marks: list[object] = list(_EARLY[:n])
     elif isinstance(listed, list) and all(isinstance(entry, dict) for entry in listed):
