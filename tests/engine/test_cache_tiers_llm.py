@@ -159,7 +159,7 @@ def test_files_are_read_again_only_after_a_change(tmp_path: Path, monkeypatch: p
     found = {at: [] for at in (0, 2999, 3000, 5000, 9999)}
     first = files_digest([one], known)
     assert (files_digest([one], known), len(reads)) == (first, 1)
-    assert {each.stat().st_mode & 0o777 for each in (known, known.parent)} == {0o700}  # of what others cannot change
+    assert {each.stat().st_mode & 0o777 for each in (known, known.parent)} == {0o700}  # others cannot change them
     for at in found:  # every byte counts, and times of modification that were set back do not help
         changed = bytearray(data)
         changed[at] ^= 1

@@ -42,7 +42,7 @@ GENERIC = ("described",)  # no architecture of its own
 VERSION = 1
 MAX_OPERATIONS = 4096  # in a block
 MAX_COMPUTED = 1 << 27  # numbers of all weights that expressions compute
-MAX_DEPTH = 64  # of an expression
+MAX_DEPTH = 64  # levels of an expression
 
 Op = Mapping[str, Any]
 Values = list[Tensor]

@@ -22,7 +22,11 @@ N_TOKENS = (13, 17, 19, 23, 29)  # lengths of the text; one is taken that is no 
 _LARGE = 1 << 16  # weights with more numbers are views
 _NARROW, _VOCABULARY = 192, 320
 _WINDOWS = (4, 7, 10)
-_MOST_WEIGHTS, _MOST_NUMBERS, _LONGEST = 1 << 17, 1 << 42, 1 << 21  # of a model; the longest dimension
+_MOST_WEIGHTS, _MOST_NUMBERS, _LONGEST = (
+    1 << 17,
+    1 << 42,
+    1 << 21,
+)  # limits of a model: numbers, and its longest dimension
 INTERFACE = "quire_recorded"
 
 
