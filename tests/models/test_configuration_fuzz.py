@@ -656,6 +656,8 @@ def test_keys_that_change_the_answer_are_rejected_by_name(
         pytest.skip("the architecture computes it")
     elif key.startswith("rope.scaling.type") and name == "granitehybrid":
         pytest.skip("the architecture has no rotation")
+    elif key == "expert_group_count" and name == "youtu":
+        pytest.skip("none of its layers has experts")
     path = edited(tiny(name), tmp_path / "x.gguf", {key: change})
     if (name, key) in HONOURED:
         assert not near(Runner(path).logits(IDS), Runner(tiny(name)).logits(IDS))
