@@ -48,7 +48,9 @@ def test_every_module_can_be_imported_without_modules_that_windows_lacks() -> No
     done = subprocess.run([*SCRIPT, "imports"], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["failed"], found["chosen"]) == ({}, "quire.system.windows")
+    # The parts that read transformers' classes are only imported where torch is installed.
+    failed = {name: error for name, error in found["failed"].items() if "No module named 'torch'" not in error}
+    assert (failed, found["chosen"]) == ({}, "quire.system.windows")
     assert found["n_modules"] > 400
 
 
