@@ -42,7 +42,7 @@ class Sample:
 def _quiet() -> Iterator[None]:
     level, log = transformers.logging.get_verbosity(), logging.getLogger("transformers")
     was = log.disabled
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.set_verbosity_error()
     threads = torch.get_num_threads()
     try:
         with warnings.catch_warnings():
