@@ -6,7 +6,6 @@ Everything in ``tokenizer.json`` that changes ids is either supported or an erro
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import TypeAlias
 from quire.errors import LoadError, UnsupportedError
 from quire.tokenizer.configuration import end_ids_of, special_ids_of, with_configuration
 from quire.tokenizer.end_of_generation import end_of_generation_ids
+from quire.tokenizer.json_file import read_object
 from quire.tokenizer.json_merges import character_pairs, ended_words, merges_of
 from quire.tokenizer.json_models import (
     case_rules,
@@ -60,7 +60,7 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
     """
     place = Path(folder)
     config_path = place / "tokenizer_config.json"
-    config = _read_json(config_path) if config_path.exists() else {}
+    config = read_object(config_path) if config_path.exists() else {}
     for name in ("tokenizer.model", "spiece.model", "spm.model", *(f"tokenizer.model.{v}" for v in VERSIONS)):
         if not (place / "tokenizer.json").exists() and (place / name).exists():
             found = with_configuration(read_sentencepiece(place / name), place, config)
@@ -75,7 +75,7 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
         found = with_configuration(read_jsonl(place / JSONL), place, config)
         end_ids = end_ids_of(place, len(found.texts))
         return _told_apart(replace(found, chat_templates=_chat_templates(place, config), end_ids=end_ids))
-    tokenizer = _read_json(place / "tokenizer.json")
+    tokenizer = read_object(place / "tokenizer.json")
     model = _object(tokenizer, "model")
     _check_model(model)
     words, scores = _words(model)
@@ -154,18 +154,6 @@ def _is_kept(found: Vocabulary, rule: AddedTokenRule, kind: str) -> bool:
     text = found.texts[rule.id]
     is_text = kind not in ("WordPiece", "Unigram") or found.kinds[rule.id] == TokenKind.USER_DEFINED
     return not is_text and text.isascii() and (text.islower() or kind == "Unigram")
-
-
-def _read_json(path: Path) -> Json:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise LoadError(f"[tokenizer] cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise LoadError(f"[tokenizer] {path} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise LoadError(f"[tokenizer] {path} holds {type(value).__name__}: expected an object")
-    return value
 
 
 def _object(parent: Json, key: str) -> Json:
@@ -335,7 +323,7 @@ def _chat_templates(place: Path, config: Json) -> dict[str, str]:
         found["default"] = file.read_text(encoding="utf-8")
     of_processor = place / "chat_template.json"
     if not found and of_processor.exists():
-        value = _read_json(of_processor).get("chat_template")
+        value = read_object(of_processor).get("chat_template")
         if not isinstance(value, str):
             raise LoadError("[tokenizer] chat_template.json: chat_template is not text")
         found["default"] = value

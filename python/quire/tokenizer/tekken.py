@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from quire.errors import LoadError
+from quire.tokenizer.json_file import read_object
 from quire.tokenizer.mistral_chat import mistral_template
 from quire.tokenizer.pretokenizers import Pass, PreTokenizer
 from quire.tokenizer.vocabulary import PRINTED, AddedTokenRule, TokenKind, Vocabulary
@@ -32,7 +32,7 @@ _LONGEST = 4096  # bytes of a token: each of its cuts is tried
 
 def read_tekken(path: Path) -> Vocabulary:
     """Read the vocabulary of a ``tekken.json``.  Raises LoadError for a malformed file."""
-    values = _read(path)
+    values = read_object(path)
     config = _config(values)
     marks = _marks(values, config)
     n = _count(config, "default_vocab_size") - len(marks)
@@ -57,20 +57,8 @@ def read_tekken(path: Path) -> Vocabulary:
 
 def special_texts(path: Path) -> list[str]:
     """Return the texts of the control tokens by id."""
-    values = _read(path)
+    values = read_object(path)
     return _marks(values, _config(values))
-
-
-def _read(path: Path) -> Mapping[str, object]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise LoadError(f"[tokenizer] cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise LoadError(f"[tokenizer] {path} is not valid JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise LoadError(f"[tokenizer] {path} holds {type(values).__name__}: expected an object")
-    return values
 
 
 def _config(values: Mapping[str, object]) -> Mapping[str, object]:
